@@ -1,1 +1,1 @@
-"""Facts about IR: effects, sizes that the host can compute."""
+"""Analyses of IR, such as effects, dependence, and sizes that the host can compute."""

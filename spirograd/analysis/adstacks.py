@@ -1,4 +1,4 @@
-"""The adstacks of a kernel, by number: the task that each belongs to, and where the task reads their sizes."""
+"""The adstacks of a kernel by number: the task that owns each one, and where that task reads its sizes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from spirograd.base.dtypes import i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, Op, TempKind, TempRef
 
-# The array argument (i32) with the capacities of adstacks by number, of kernels that find or use them on the device.
+# The array argument (i32) with the capacities of adstacks by number, of kernels that compute or read them on the device.
 SIZES = ArrayArg("%sizes", i32, 1)
 
 
 def adstacks_of(kernel: Kernel) -> dict[AdstackRef, AdstackInfo]:
-    """The adstacks of ``kernel``, a list of tasks, in order of first appearance: the position of each is its number."""
-    found: dict[AdstackRef, AdstackInfo] = {}
+    """Return the adstacks of ``kernel``, a list of tasks, in order of first appearance. The position of an adstack is its number."""
+    infos: dict[AdstackRef, AdstackInfo] = {}
     for task in kernel.body.ops:
         if task.code is not ops.task:
             continue
@@ -25,27 +25,28 @@ def adstacks_of(kernel: Kernel) -> dict[AdstackRef, AdstackInfo]:
         claimed = {guard_of(op) for op in used if op.code is ops.claim}
         for op in used:
             ref = op.attr
-            if isinstance(ref, AdstackRef) and ref not in found:
-                found[ref] = AdstackInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
-    return found
+            if isinstance(ref, AdstackRef) and ref not in infos:
+                infos[ref] = AdstackInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
+    return infos
 
 
 def counter(guard: int) -> TempRef:
-    """The ticket counter from which a task claims thread slots; ``guard``: `AdstackInfo.slots`."""
+    """Return the ticket counter from which a task claims thread slots. ``guard``: `AdstackInfo.slots`."""
     return TempRef(f"claims{guard}", i32, kind=TempKind.CLAIMS, number=guard)
 
 
 def guard_of(claim: Op) -> int:
-    """The number of the size that is the guard count of ``claim``: how many iterations get there."""
+    """Return the number of the size that is the guard count of ``claim``, the number of iterations that pass its guard."""
     return int(claim.attr.number)
 
 
 def sizes_of(kernel: Kernel) -> ArrayRef | None:
-    """The argument `SIZES` of ``kernel``, None if it has none: then the host knows the sizes."""
+    """Return the argument `SIZES` of ``kernel``, or None if it has none: then the host knows the sizes."""
     return next((ArrayRef(a.name, k, i32, 1) for k, a in enumerate(kernel.args) if a == SIZES), None)
 
 
 def checked_capacities(kernel: Kernel) -> frozenset[int]:
-    """The numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell: those that it checks."""
+    """Return the numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell. The kernel checks
+    these."""
     words = [op.attr for op in kernel.walk() if op.code is ops.adstack_word] if ops.adstack_word in kernel.codes else []
     return frozenset([number for kind, number in words if kind == AdstackWord.CAPACITY])

@@ -1,14 +1,13 @@
-"""Available values: what elements of memory hold at a point of a program, from the stores and loads before it.
+"""Available values: the values of elements of memory at a point of a program, from the stores and loads before it.
 
-References of one level of IR share regions of memory (`region_of`). Within one reference, elements are told apart by the affine forms of
-their indices. A write takes the same time however many references there are.
+References of one level of IR share regions of memory (`region_of`). Within one reference, the affine forms of their indices distinguish
+elements. The time of a write does not depend on the number of references.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from spirograd.analysis.effects import WRITING, region_of
@@ -23,7 +22,7 @@ V = TypeVar("V")
 Group = tuple[int, tuple[Hashable, ...]]
 # An element: the number of the region of memory, the group, the offset of each index from its base.
 Element = tuple[int, Group, tuple[int, ...]]
-# The value of an element, its indices, and a number that tells which values are known longer.
+# The value of an element, its indices, and a number that orders values by age.
 Available = tuple[Op, Sequence[Op], int]
 _Known = dict[int, dict[Group, dict[tuple[int, ...], Available]]]
 
@@ -33,26 +32,30 @@ _WRITES = frozenset([code for code in ops.BY_NAME.values() if code.effect in (*W
 
 
 class AvailableValues:
-    """What is known at a point of a walk in order. ``affine``: base and offset of an index, where equal bases are equal values.
-    ``separate_arrays``: as of `region_of`."""
+    """The values that are available at a point of a walk in order. ``affine``: returns base and offset of an index; equal bases are equal
+    values. ``separate_arrays``: as in `region_of`."""
 
     def __init__(self, affine: Callable[[Op], tuple[Hashable, int]], separate_arrays: bool = False) -> None:
         self._affine = affine
         self._separate_arrays = separate_arrays
         self._forms: dict[Op, tuple[Hashable, int]] = {}
-        self._places: dict[int | Ref, tuple[int, int]] = {}  # region and number; also by identity: hashing a reference is slow
-        self._refs: list[Ref] = []  # keeps the objects, so that no other one has their identity
+        self._places: dict[int | Ref, tuple[int, int]] = {}  # region and number; also by identity, because hashing a reference is slow
+        self._refs: list[Ref] = []  # keeps the objects alive, so that their identities stay unique
         self._regions: dict[tuple[str, Hashable], int] = {}
-        self._kinds: list[str] = []  # of the regions
+        self._kinds: list[str] = []  # the kind of each region
         self._count = itertools.count()
         self._known: _Known = {}
-        self._undo: list[Callable[[], object]] = []  # one for each change, for `restore`
+        # For each change: the mapping, the key, and the value before the change or None.
+        self._undo: list[tuple[dict[object, object], object, object]] = []
 
     def element(self, ref: Ref, indices: Sequence[Op]) -> Element:
         region, number = self._places.get(id(ref)) or self._place(ref)
         if not indices:
             return region, (number, ()), ()
         forms = self._forms
+        if len(indices) == 1:  # most
+            base, offset = forms.get(indices[0]) or self._form(indices[0])
+            return region, (number, (base,)), (offset,)
         bases, offsets = zip(*[forms.get(index) or self._form(index) for index in indices])
         return region, (number, bases), offsets
 
@@ -73,14 +76,14 @@ class AvailableValues:
         return place
 
     def get(self, element: Element) -> Available | None:
-        """What ``element`` holds, if that is known."""
+        """Return the value of ``element`` if it is available."""
         region, group, offsets = element
         groups = self._known.get(region)
         entries = groups.get(group) if groups else None
         return entries.get(offsets) if entries else None
 
     def set(self, element: Element, value: Op, indices: Sequence[Op]) -> None:
-        """Note that ``element`` holds ``value``."""
+        """Record that ``element`` holds ``value``."""
         region, group, offsets = element
         available = value, indices, next(self._count)
         groups = self._known.get(region)
@@ -92,7 +95,7 @@ class AvailableValues:
             self._put(groups[group], offsets, available)
 
     def clobber(self, element: Element) -> None:
-        """Note a write to ``element``, of an unknown value."""
+        """Record a write of an unknown value to ``element``."""
         region, group, offsets = element
         self._clobber_rivals(region)
         groups = self._known.get(region)
@@ -106,50 +109,53 @@ class AvailableValues:
             self._put(self._known, region, kept)
 
     def clobber_all(self, ref: Ref) -> None:
-        """Note writes to any elements of ``ref``."""
+        """Record writes to any elements of ``ref``."""
         region, _ = self._places.get(id(ref)) or self._place(ref)
         self._clobber_rivals(region)
         self._pop(self._known, region)
 
     def _clobber_rivals(self, region: int) -> None:
-        """Forget the arrays that may lie in a region of a tree that is written, and the other way round."""
+        """Forget the arrays that may lie in a region of a tree that is written, and the regions of trees if an array is written."""
         rivals = _RIVALS.get(self._kinds[region])
         if rivals is not None:
             for other in [other for other in self._known if self._kinds[other] == rivals]:
                 self._pop(self._known, other)
 
     def clear(self) -> None:
-        """Note that any memory may have been written."""
+        """Record that any memory may have been written."""
         for region in [*self._known]:
             self._pop(self._known, region)
 
     def _put(self, entries: dict[K, V], key: K, value: V) -> None:
-        old = entries.get(key)
-        self._undo.append(partial(entries.pop, key) if old is None else partial(entries.__setitem__, key, old))
+        self._undo.append((entries, key, entries.get(key)))  # type: ignore[arg-type]
         entries[key] = value
 
     def _pop(self, entries: dict[K, V], key: K) -> None:
         old = entries.pop(key, None)
         if old is not None:
-            self._undo.append(partial(entries.__setitem__, key, old))
+            self._undo.append((entries, key, old))  # type: ignore[arg-type]
 
     def mark(self) -> int:
-        """The state now, for `restore`."""
+        """Return a mark of the present state, for `restore`."""
         return len(self._undo)
 
     def restore(self, mark: int) -> None:
-        """Go back to an earlier state."""
+        """Restore an earlier state."""
         while len(self._undo) > mark:
-            self._undo.pop()()
+            entries, key, old = self._undo.pop()
+            if old is None:
+                del entries[key]
+            else:
+                entries[key] = old
 
     def items(self) -> list[tuple[Element, Available]]:
-        """All that is known, what is known longest first."""
+        """Return all available values, oldest first."""
         groups = ((region, group, entries) for region, groups in self._known.items() for group, entries in groups.items())
         known = [((region, group, offsets), entry) for region, group, entries in groups for offsets, entry in entries.items()]
         return sorted(known, key=lambda item: item[1][2])
 
     def clobber_inside(self, op: Op) -> None:
-        """Note the writes in the regions of ``op``; a barrier there lets others write anything."""
+        """Record the writes in the regions of ``op``. After a barrier there, other threads may have written anything."""
         for region in op.regions:
             if not self._known or _WRITES.isdisjoint(region.codes):
                 continue
@@ -165,7 +171,7 @@ class AvailableValues:
 
 
 def _distinct(group: Group, entries: dict[tuple[int, ...], Available], element: Element) -> dict[tuple[int, ...], Available]:
-    """The entries of ``group`` that are surely other elements than ``element``, of another group."""
+    """Return the entries of ``group`` that surely are other elements than ``element``, which belongs to another group."""
     _, (reference, bases), offsets = element
     equal = [axis for axis, (mine, other) in enumerate(zip(bases, group[1])) if mine == other] if group[0] == reference else []
     return {at: entry for at, entry in entries.items() if any(at[axis] != offsets[axis] for axis in equal)} if equal else {}

@@ -1,4 +1,4 @@
-"""The axes of the index space of a parallel loop, whose index is flat: which values of the body are the places of an iteration on them."""
+"""The axes of the index space of a parallel loop with a flat index, and the values of the body that are coordinates on them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 
-# A product: of a constant, and of other values.
+# A product of a constant and of other values.
 _Product = tuple[int, tuple[Op, ...]]
 _ONE: _Product = (1, ())
 
 
 class Bound(NamedTuple):
-    """``base`` + ``offset``; only the offset where ``base`` is None."""
+    """The bound of an axis: ``base`` + ``offset``, or the offset alone if ``base`` is None."""
 
     base: Op | None
     offset: int
 
     def minus(self, other: Bound) -> int | None:
-        """The difference, if it is known."""
+        """Return the difference of two bounds, or None if it is not known."""
         return self.offset - other.offset if self.base is other.base else None
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of an index space: ``place`` is a value of the body, from ``begin`` to below ``end``. ``digit`` is what lies between it and
-    ``begin``, below ``extent``: the flat index of the loop is the sum of the digits, each times the extents of the axes after it. Of a loop
-    over one axis the place is the index, and there is no digit."""
+    """An axis of an index space. ``place``: the coordinate, a value of the body from ``begin`` to below ``end``. ``digit``: ``place`` less
+    ``begin``, below ``extent``. The flat index of the loop is the sum of the digits, each times the extents of the axes after it. In a loop
+    over one axis the coordinate is the index, and there is no digit."""
 
     place: Op
     begin: Bound
@@ -40,13 +40,13 @@ class Axis:
 
 
 def bound(value: Op) -> Bound:
-    """``value`` as a bound."""
+    """Return ``value`` as a bound."""
     base, offset = affine(value)
     return Bound(None if base is None else _extent(base), offset)
 
 
 def _extent(value: Op) -> Op:
-    """``value`` without the maximum with 0, if it is the extent of an array."""
+    """Return ``value`` without the maximum with 0 if it is the extent of an array."""
     for extent, other in (value.args, reversed(value.args)) if value.code is ops.max_ else ():
         if extent.code is ops.shape and other.code is ops.const and other.attr <= 0:
             return extent
@@ -54,8 +54,8 @@ def _extent(value: Op) -> Op:
 
 
 class Digit(NamedTuple):
-    """``value`` = index of the loop / ``divisor`` % ``extent``; without an extent there is no remainder. ``place`` = value + ``begin``, if
-    there is one."""
+    """A digit of a flat index: ``value`` = index of the loop / ``divisor`` % ``extent``, or without the remainder if there is no extent.
+    ``place`` = value + ``begin``, if there is one."""
 
     place: Op
     value: Op
@@ -64,7 +64,7 @@ class Digit(NamedTuple):
     begin: Op | None = None
 
     def axis(self, extent: Bound) -> Axis | None:
-        """The axis that has ``extent`` places; None if it is not known where that ends."""
+        """Return the axis with ``extent`` coordinates, or None if its end is not known."""
         if self.begin is None:
             return Axis(self.place, Bound(None, 0), extent, self.value, extent)
         difference = extent.base
@@ -74,8 +74,8 @@ class Digit(NamedTuple):
 
 
 class Digits:
-    """The places on several axes that are made of a flat index from 0 by division: (index / divisor) % extent. The outermost one needs no
-    remainder. No extent is negative, and their product does not wrap around: of those that are not constants the index space sees to it."""
+    """The digits of a flat index from 0, computed by division: (index / divisor) % extent. The outermost one needs no remainder. No extent
+    is negative, and their product does not wrap around: the index space guarantees this for extents that are not constants."""
 
     def __init__(self, index: Op, bounds: Sequence[Op], invariant: Container[Op]) -> None:
         self.index = index
@@ -83,7 +83,7 @@ class Digits:
         self.invariant = invariant
 
     def axes(self, places: Iterable[Op]) -> tuple[Axis, ...] | None:
-        """Outermost first; None unless ``places`` are all of them."""
+        """Return the axes, outermost first, or None unless ``places`` are all their coordinates."""
         begin, end = self.bounds
         if begin.code is not ops.const or begin.attr != 0 or not _of_a_space(end):
             return None
@@ -106,13 +106,13 @@ class Digits:
         return tuple(out) if out and not digits and divisor == _product(end) else None
 
     def of(self, place: Op) -> Digit | None:
-        """``place`` as a digit, or as the sum of a digit and the begin of its axis; None if it is neither."""
+        """Return ``place`` as a digit, or as the sum of a digit and the begin of its axis, or None if it is neither."""
         digit = self._digit(place)
         if digit is None and place.code is ops.add:
             for inner, begin in (place.args, reversed(place.args)):
-                found = self._digit(inner) if begin in self.invariant and begin.code is not ops.const else None
-                if found is not None:
-                    return Digit(place, found.value, found.divisor, found.extent, begin)
+                digit = self._digit(inner) if begin in self.invariant and begin.code is not ops.const else None
+                if digit is not None:
+                    return Digit(place, digit.value, digit.divisor, digit.extent, begin)
         return digit
 
     def _digit(self, value: Op) -> Digit | None:
@@ -131,7 +131,7 @@ class Digits:
 
 
 def _of_a_space(end: Op) -> bool:
-    """Whether ``end`` is a constant, or the number of iterations of an index space, and not a product that the program computes."""
+    """Return whether ``end`` is a constant or the number of iterations of an index space, and not a product that the program computes."""
     return end.code is not ops.mul or (end.attr == "wrap" and all(_of_a_space(factor) for factor in end.args))
 
 
@@ -148,7 +148,7 @@ def _times(a: _Product, b: _Product) -> _Product:
 
 
 def _quotient(a: _Product, b: _Product) -> Bound | None:
-    """a / b, if that leaves no remainder and is one number."""
+    """Return a / b if that leaves no remainder and is one number, else None."""
     left = list(a[1])
     for factor in b[1]:
         if factor not in left:

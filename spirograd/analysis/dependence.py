@@ -1,4 +1,4 @@
-"""Memory dependence: whether two accesses may, must or cannot be to the same element, within an iteration of a loop and across iterations.
+"""Memory dependence: whether two accesses may, must or cannot access the same element, within an iteration of a loop and across iterations.
 
 An access (`Access`) is an effect on the element of a reference at some indices, under guards: the branches around it. References are
 compared by `may_alias`, indices by their affine forms (`ValueNumbers.affine`), and across iterations by whether the indices determine the
@@ -24,8 +24,8 @@ Around = tuple[tuple[Op, int], ...]
 
 
 class Access(NamedTuple):
-    """What ``op`` does to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``. Calls have no indices,
-    and may access any element."""
+    """An access of ``op`` to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``. Calls have no
+    indices, and may access any element."""
 
     op: Op
     effect: str
@@ -39,14 +39,14 @@ class Access(NamedTuple):
 
 
 def access_of(op: Op, around: Around = ()) -> Access:
-    """The access of an operation on one element."""
+    """Return the access of an operation on one element."""
     ref = ref_of(op)
     assert ref is not None
     return Access(op, op.code.effect, ref, op.args[: rank(ref)], around)
 
 
 def accesses_in(regions: Iterable[Region], of: tuple[type, ...] = REFS, around: Around = ()) -> Iterator[Access]:
-    """Every access in ``regions`` to references of the types ``of``, in order."""
+    """Yield every access in ``regions`` to references of the types ``of``, in order."""
     for region in regions:
         for op in region.ops:
             if op.code.effect == "pure":
@@ -66,7 +66,7 @@ class Alias(Enum):
 
 
 class Iterations:
-    """The iterations of a loop with these ``regions``. ``index``: of a `for`; ``bounds``: where that begins and ends, if known."""
+    """The iterations of a loop with these ``regions``. ``index``: the index of a `for`; ``bounds``: its begin and end, if known."""
 
     def __init__(self, regions: Sequence[Region], index: Op | None = None, bounds: Sequence[Op] = ()) -> None:
         self.index = index
@@ -75,7 +75,7 @@ class Iterations:
         self._determined: dict[tuple[Op, ...], bool] = {}
 
     def are_determined_by(self, values: tuple[Op, ...]) -> bool:
-        """Whether ``values`` together differ between any two iterations."""
+        """Return whether ``values`` together differ between any two iterations."""
         if self.index is None:
             return False
         if values not in self._determined:
@@ -84,12 +84,12 @@ class Iterations:
 
 
 def iterations_of(loop: Op) -> Iterations:
-    """The iterations of a `for` or `while`."""
+    """Return the iterations of a `for` or `while`."""
     return Iterations(loop.regions, loop.regions[0].params[0], loop.args[:2]) if loop.code is ops.for_ else Iterations(loop.regions)
 
 
 class Dependence:
-    """Queries about accesses of one kernel. ``separate_arrays``: as of `region_of`."""
+    """Queries about accesses of one kernel. ``separate_arrays``: as in `region_of`."""
 
     def __init__(self, numbers: ValueNumbers | None = None, separate_arrays: bool = False) -> None:
         self.numbers = numbers or ValueNumbers()
@@ -99,8 +99,8 @@ class Dependence:
         return may_alias(a, b, self.separate_arrays)
 
     def alias(self, a: Access, b: Access, invariant: Container[Op] | None = None) -> Alias:
-        """Whether two accesses are to one element, where the values of ``invariant`` are the same for both, and others may differ. None:
-        all are the same, as within one iteration."""
+        """Return whether two accesses are to one element, if the values of ``invariant`` are the same for both and others may differ. None:
+        all values are the same, as within one iteration."""
         if not self.may_alias(a.ref, b.ref):
             return Alias.NO
         if a.ref != b.ref or a.indices is None or b.indices is None:
@@ -115,20 +115,20 @@ class Dependence:
         return Alias.MUST if equal else Alias.MAY
 
     def carried(self, a: Access, b: Access, loop: Iterations) -> bool:
-        """Whether ``a`` in one iteration of ``loop`` and ``b`` in another may be to one element. Values from outside of the loop are the
-        same for both."""
-        found = self.alias(a, b, loop.invariant)
-        if found is not Alias.MAY or a.ref != b.ref or a.indices is None or b.indices is None:
-            return found is not Alias.NO
+        """Return whether ``a`` in one iteration of ``loop`` and ``b`` in another may access one element. Values from outside of the loop
+        are the same for both."""
+        alias = self.alias(a, b, loop.invariant)
+        if alias is not Alias.MAY or a.ref != b.ref or a.indices is None or b.indices is None:
+            return alias is not Alias.NO
         return not loop.are_determined_by(tuple([x for x, y in zip(a.indices, b.indices) if self.numbers(x) == self.numbers(y)]))
 
     def is_private(self, access: Access, writes: Iterable[Access], loop: Iterations) -> bool:
-        """Whether one iteration of ``loop`` alone changes the element of ``access``, given the writes of the loop."""
+        """Return whether a single iteration of ``loop`` changes the element of ``access``, given the writes of the loop."""
         return not any(self.carried(access, write, loop) for write in writes)
 
 
 def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
-    """The atomics of a loop over ``bounds`` at elements that one iteration alone changes, such as those of steps from ``x[t, i]`` to
+    """Return the atomics of a loop over ``bounds`` at elements that a single iteration changes, such as those of steps from ``x[t, i]`` to
     ``x[t + 1, i]``."""
     if ops.atomic not in body.codes:
         return set()
@@ -142,7 +142,7 @@ def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
 
 
 def are_exclusive(a: Access, b: Access) -> bool:
-    """Whether the guards of two accesses exclude each other in one iteration: they are on different sides of a branch."""
+    """Return whether the guards of two accesses exclude each other in one iteration, because they are on different sides of a branch."""
     for (op, number), (other, side) in zip(a.around, b.around):
         if op is not other or number != side:
             return op is other and op.code is ops.if_

@@ -13,7 +13,7 @@ WRITING = frozenset(("write", "atomic"))
 
 
 def nested(op: Op) -> Iterator[Op]:
-    """``op`` itself if it is no control operation, else everything in its regions that is none."""
+    """Yield ``op`` itself if it is no control operation, else all operations in its regions that are none."""
     if op.code.effect != "control":
         yield op
     for region in op.regions:
@@ -23,34 +23,35 @@ def nested(op: Op) -> Iterator[Op]:
 
 
 def reads(op: Op) -> frozenset[Ref]:
-    """The memory that ``op``, or anything in its regions, may read."""
+    """Return the memory that ``op``, or anything in its regions, may read."""
     return _refs(op, _READING)
 
 
 def writes(op: Op) -> frozenset[Ref]:
-    """The memory that ``op``, or anything in its regions, may write."""
+    """Return the memory that ``op``, or anything in its regions, may write."""
     return _refs(op, WRITING)
 
 
 def orders(op: Op) -> bool:
-    """Whether there is a barrier in ``op``: no access to memory may move across it."""
+    """Return whether there is a barrier in ``op``: no access to memory may move across it."""
     return any(inner.code.effect == "barrier" for inner in nested(op))
 
 
 def touches(op: Op) -> frozenset[Ref]:
-    """The memory that ``op``, or anything in its regions, may read or write."""
+    """Return the memory that ``op``, or anything in its regions, may read or write."""
     return _refs(op, _READING | WRITING)
 
 
 def _refs(op: Op, effects: frozenset[str]) -> frozenset[Ref]:
-    found = [*accesses_of(op), *[access for region in op.regions for access in region.accesses]]
+    accesses = [*accesses_of(op), *[access for region in op.regions for access in region.accesses]]
     if any(ops.call_memory in region.codes for region in op.regions):
-        found += [access for inner in nested(op) if inner.code is ops.call_memory for access in accesses_of(inner)]
-    return frozenset([ref for effect, ref in found if effect in effects])
+        accesses += [access for inner in nested(op) if inner.code is ops.call_memory for access in accesses_of(inner)]
+    return frozenset([ref for effect, ref in accesses if effect in effects])
 
 
 def place(ref: Ref) -> tuple[str, int]:
-    """The allocation that ``ref`` lies in, as the runtime names it: ``("tree", id)``, ``("array", argument)``; else ``("temps", 0)`` ..."""
+    """Return the allocation that contains ``ref``, as the runtime names it: ``("tree", id)``, ``("array", argument)``; else ``("temps",
+    0)`` ..."""
     if isinstance(ref, FieldRef):
         return ("tree", ref.tree)
     if isinstance(ref, ArrayRef):
@@ -65,7 +66,8 @@ def place(ref: Ref) -> tuple[str, int]:
 
 
 def region_of(ref: Ref, separate_arrays: bool = False) -> tuple[str, Hashable]:
-    """The memory that ``ref`` shares with references which may alias it, as a kind and a name. Arrays also alias all of kind "tree".
+    """Return the memory that ``ref`` shares with references which may alias it, as a kind and a name. Arrays also alias everything of kind
+    "tree".
 
     Two fields never alias, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the
     exported memory of a field. Device references to one tree may alias each other. ``separate_arrays``: two array arguments count as
@@ -83,15 +85,20 @@ def region_of(ref: Ref, separate_arrays: bool = False) -> tuple[str, Hashable]:
 
 
 def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
-    """Whether an access to ``a`` and one to ``b`` may touch the same bytes. ``separate_arrays``: see `region_of`."""
+    """Return whether an access to ``a`` and one to ``b`` may touch the same bytes. ``separate_arrays``: see `region_of`."""
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
-    mine, other = region_of(a, separate_arrays), region_of(b, separate_arrays)
-    return mine == other or {mine[0], other[0]} == {"array", "tree"}
+    return regions_overlap(region_of(a, separate_arrays), region_of(b, separate_arrays))
+
+
+def regions_overlap(a: tuple[str, Hashable], b: tuple[str, Hashable]) -> bool:
+    """Whether two regions of memory (`region_of`) may have bytes in common."""
+    return a == b or {a[0], b[0]} == {"array", "tree"}
 
 
 def part(ref: Ref) -> str:
-    """What of `place` ``ref`` is, as the runtime names it: a field, the role of an array; "" if it may be anything there."""
+    """Return the part of `place` that ``ref`` is, as the runtime names it: a field, or the role of an array; "" if it may be anything
+    there."""
     if isinstance(ref, FieldRef):
         return part_name(ref.key, ref.role)
     if isinstance(ref, ArrayRef):
@@ -100,7 +107,8 @@ def part(ref: Ref) -> str:
 
 
 def effects(kernel: Kernel) -> Effects:
-    """Which field trees and array arguments ``kernel`` may read and write (grad and dual count as their array), and which parts."""
+    """Return the field trees and array arguments that ``kernel`` may read and write (grad and dual count as their array), and their
+    parts."""
     read: set[tuple[str, int, str]] = set()
     written: set[tuple[str, int, str]] = set()
     for effect, ref in kernel.accesses:

@@ -1,6 +1,6 @@
-"""Which accesses may be made though the program might not make them: whether an element surely exists, and whether a loop surely runs.
+"""Existence of accesses: whether an element surely exists, and whether a loop surely runs.
 
-A pass that moves, combines or privatises accesses asks before it makes one where the program may make none: see docs/ir.md.
+Passes that move, combine or privatise accesses use this before they add an access where the program may have none: see docs/ir.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spirograd.ir.nodes import FieldRef, Op, Ref, TempRef
 
 
 def exists(ref: Ref, indices: Sequence[Op], ranges: MutableMapping[Op, Range]) -> bool:
-    """Whether the element of ``ref`` at ``indices`` surely exists: of fields and temporaries, whose extents are known. ``ranges``: as for
+    """Return whether the element of ``ref`` at ``indices`` surely exists. Extents of fields and temporaries are known. ``ranges``: as in
     `range_of`."""
     if not isinstance(ref, (FieldRef, TempRef)):
         return False
@@ -24,10 +24,10 @@ def exists(ref: Ref, indices: Sequence[Op], ranges: MutableMapping[Op, Range]) -
 
 
 def has_trips(loop: Op) -> bool:
-    """Whether a `for` surely has an iteration."""
+    """Return whether a `for` surely has an iteration."""
     return bool(constant_trips(*loop.args[:2]))
 
 
 def constant_trips(begin: Op, end: Op) -> int | None:
-    """The trip count of a loop with these bounds, if they are constants."""
+    """Return the trip count of a loop with these bounds if they are constants, else None."""
     return max(int(end.attr) - int(begin.attr), 0) if begin.code is end.code is ops.const else None

@@ -27,32 +27,32 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind,
 
 
 def extent_of(update: Op, around: Sequence[Op]) -> Size | None:
-    """The largest of 0 and what the last operand of ``update`` is in one run of the loops and branches ``around`` it (outer before inner),
-    at least: the same or more where some of them are not reached. None if only running them tells.
+    """Return an upper bound of 0 and all values of the last operand of ``update`` in one run of the loops and branches ``around`` it (outer
+    before inner). The bound is exact if all of them are reached. None if only a run can tell.
 
     The kernel must not write the primal memory that it reads.
 
-    A loop or branch around it that does not change the operand is left out, but not if iterations of an outer loop are told apart by it,
-    nor if it guards a read at a computed place: what lies where nothing is read could be any number. A branch that all iterations take or
-    none stays, too: where none does, the operand may be any number.
+    The bound omits a loop or branch around ``update`` that does not change the operand, unless it distinguishes iterations of an outer
+    loop, or guards a read at a computed index: memory that is not read could hold any number. It also keeps a branch that all iterations
+    take or none, because the operand may be any number if none does.
     """
     return _Extent(around).of(update)
 
 
 def extents(kernel: Kernel, kind: TempKind) -> tuple[Size | None, ...]:
-    """`extent_of` all atomic maxima of ``kernel`` on temporaries of a kind: by number."""
-    found: dict[int, Size | None] = {}
+    """Return `extent_of` all atomic maxima of ``kernel`` on temporaries of a kind, by number."""
+    sizes: dict[int, Size | None] = {}
     for op, around in nested(kernel.body):
         ref = ref_of(op)
         if op.code is ops.atomic and isinstance(ref, TempRef) and ref.kind is kind:
             number, size = ref.number, extent_of(op, around)
-            before = found.get(number, 0)
-            found[number] = None if size is None or before is None else simplify(Max(before, size))
-    return tuple([found.get(k) for k in range(max(found, default=-1) + 1)])
+            before = sizes.get(number, 0)
+            sizes[number] = None if size is None or before is None else simplify(Max(before, size))
+    return tuple([sizes.get(k) for k in range(max(sizes, default=-1) + 1)])
 
 
 def nested(region: Region, around: tuple[Op, ...] = ()) -> Iterator[tuple[Op, tuple[Op, ...]]]:
-    """Every operation, outer before inner, with the control operations around it."""
+    """Yield every operation, outer before inner, with the control operations around it."""
     for op in region.ops[:-1]:
         yield op, around
         for inner in op.regions:
@@ -60,7 +60,7 @@ def nested(region: Region, around: tuple[Op, ...] = ()) -> Iterator[tuple[Op, tu
 
 
 class _Extent:
-    """Variable k of the size is the index of ``around[k]``."""
+    """The computation of one extent. Variable k of the size is the index of ``around[k]``."""
 
     def __init__(self, around: Sequence[Op]) -> None:
         self.around = around
@@ -92,13 +92,13 @@ class _Extent:
         if op.code is not ops.load:
             return self.indices.get(op)
         indices = [self.size(a) for a in op.args]
-        found = None if None in indices else element_of(op, [i for i in indices if i is not None])
-        if found is not None and (variables(found) or needs_memory(found.offset)):
+        element = None if None in indices else element_of(op, [i for i in indices if i is not None])
+        if element is not None and (variables(element) or needs_memory(element.offset)):
             self.computed.append(op)
-        return found
+        return element
 
     def if_reached(self, op: Op, inner: Op, size: Size) -> Size | None:
-        """``size`` if ``op`` gets to ``inner``, which it is around, else 0."""
+        """Return ``size`` if ``op``, which is around ``inner``, reaches it, else 0."""
         if op.code is ops.for_:
             begin, end = self.size(op.args[0]), self.size(op.args[1])
             return None if begin is None or end is None else IfLess(begin, end, size)
@@ -107,7 +107,7 @@ class _Extent:
         return None
 
     def if_true(self, condition: Op, wanted: bool, size: Size) -> Size | None:
-        """``size`` where ``condition`` is as ``wanted``, else 0."""
+        """Return ``size`` if ``condition`` is ``wanted``, else 0."""
         code, args = condition.code, condition.args
         if code is ops.const:
             return size if bool(condition.attr) is wanted else 0
@@ -160,7 +160,7 @@ def _holds(outer: Op, op: Op) -> bool:
 
 
 def element_of(load: Op, indices: Sequence[Size]) -> Element | None:
-    """What ``load`` reads at ``indices``; None unless it is an integer of primal memory that exists."""
+    """Return the element that ``load`` reads at ``indices``, or None unless it is an integer of primal memory that exists."""
     ref = ref_of(load)
     if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal" or not ref.dtype.is_int:
         return None
@@ -172,7 +172,7 @@ def element_of(load: Op, indices: Sequence[Size]) -> Element | None:
 
 
 def _array_offset(ref: ArrayRef, indices: Sequence[Size]) -> Size | None:
-    """Row-major, the extents of elements innermost."""
+    """Return the offset of an element in row-major order, with the extents of elements innermost."""
     if any(isinstance(i, int) and i < 0 for i in indices):
         return None
     extents: list[Size] = [Extent(ref.arg, axis) for axis in range(ref.ndim)]

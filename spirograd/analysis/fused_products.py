@@ -4,8 +4,8 @@ A fused product is not rounded, so it does not cancel with an equal product that
 equal entries: `a * b - c * d`, the entries of `R^T R` of a rotation R, cross products, determinants, deviators. These must stay zero. So a
 product is fused only with a summand that is neither
 
-- a sum with products in it, this one of an earlier iteration included, nor memory that the kernel has filled with such sums before, nor the
-  result or an argument of a function, which may be one, nor
+- a sum that contains products, nor this sum of an earlier iteration, nor memory that the kernel has filled with such sums before, nor the
+  result or an argument of a function, which may be such a sum, nor
 - a sum that shares a term with a factor of the product, as in `e + f + g - e * 3`, or a term of such a sum: `e - (e + f + g) * (1 / 3)`.
 
 Multiplying by a power of two rounds nothing. Such products do not count, and are fused with anything.
@@ -21,13 +21,13 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref, Region, ref_of
 
-# What a sum consists of: values, and memory that is read, as a whole.
+# A term of a sum: a value, or all memory of a reference that is read.
 Term = Union[Op, Ref]
 _WRITING = frozenset(("write", "atomic"))
 _CALLS = frozenset((ops.call, ops.call_memory))
-# A sum with more parts than this is taken to share terms with any other.
+# A sum with more terms is assumed to share terms with any other.
 _MOST_PARTS = 64
-# The operands of which the result is a linear combination, part by part; the others choose among them.
+# The operands of which the result is a linear combination, element by element; the other operands choose among them.
 _LINEAR: dict[ops.OpCode, slice] = {
     **dict.fromkeys((ops.add, ops.sub, ops.neg, ops.abs_, ops.min_, ops.max_, ops.cast, ops.opaque, ops.stop_grad, ops.vec), slice(None)),
     **dict.fromkeys((ops.recall, ops.with_partial, ops.div, ops.extract), slice(1)),
@@ -38,10 +38,10 @@ _LINEAR: dict[ops.OpCode, slice] = {
 
 
 def fused_products(body: Region) -> dict[Op, Op]:
-    """By sum or difference in ``body``, of a kernel or function, the product among its operands to be fused with it: one that nothing else
-    uses."""
+    """Return, for each sum or difference in ``body`` (of a kernel or function), the product among its operands to be fused with it. Nothing
+    else uses that product."""
     uses = Counter(a for op in body.walk() for a in op.args)
-    candidates = {op: found for op in body.walk() if (found := [a for a in op.args if _may_fuse(op, a) and uses[a] == 1])}
+    candidates = {op: products for op in body.walk() if (products := [a for a in op.args if _may_fuse(op, a) and uses[a] == 1])}
     if not candidates:
         return {}
     sums = _Sums(body)
@@ -56,7 +56,7 @@ def fused_products(body: Region) -> dict[Op, Op]:
 
 
 def _may_fuse(op: Op, product: Op) -> bool:
-    """Whether both are a sum and a product of floats that need not be rounded as written."""
+    """Return whether ``op`` is a sum and ``product`` a product, of floats that need not be rounded as written."""
     added = op.code in (ops.add, ops.sub) and op.attr is None and product.code is ops.mul and product.attr is None
     return added and isinstance(op.type, DType) and op.type.is_float
 
@@ -67,23 +67,23 @@ def _is_float(op: Op) -> bool:
 
 
 def _is_exact(product: Op) -> bool:
-    """Whether one of both factors is a power of two."""
+    """Return whether one of the factors is a power of two."""
     return any(a.code is ops.const and math.isfinite(a.attr) and abs(math.frexp(a.attr)[0]) == 0.5 for a in product.args)
 
 
 class _Sums:
-    """The linear combinations in a region. ``rounded``: the values that have a product among their parts."""
+    """The linear combinations in a region. ``rounded``: the values that have a product among their terms."""
 
     def __init__(self, body: Region) -> None:
         self._parts: dict[Op, list[Op]] = defaultdict(list)
-        self._memory: dict[Term, list[Term]] = defaultdict(list)  # of elements that are read, and of memory: where values come from
+        self._memory: dict[Term, list[Term]] = defaultdict(list)  # for elements that are read, and for memory: the sources of values
         self._terms: dict[Op, set[Term] | None] = {}
         self._products: list[Op] = [*body.params]
         self._region(body, set())
         self.rounded = self._reached_from(self._products)
 
     def _region(self, region: Region, written: set[Ref]) -> None:
-        """``written``: what the kernel has written before, to which what the region writes is added."""
+        """Collect the sums in ``region``. ``written``: memory that the kernel has written before; writes of the region are added."""
         for op in region.ops:
             if op.regions:
                 self._carry(op)
@@ -117,7 +117,7 @@ class _Sums:
             self._products.append(op)
 
     def _carry(self, op: Op) -> None:
-        """The values that a loop carries: where they come from."""
+        """Record the sources of the values that a loop carries."""
         if op.code is ops.for_:
             (body,) = op.regions
             carried, initial, results = [body.params[1:]], op.args[2:], body.results
@@ -130,7 +130,7 @@ class _Sums:
                 self._parts[param] += (first, following)
 
     def _results(self, op: Op, k: int) -> list[Op]:
-        """What result ``k`` of a branch or loop may be."""
+        """Return the values that result ``k`` of a branch or loop may have."""
         if op.code is ops.if_:
             return [region.results[k] for region in op.regions]
         if op.code is ops.for_:
@@ -153,13 +153,13 @@ class _Sums:
         return reached
 
     def share(self, product: Op, other: Op) -> bool:
-        """Whether a factor of ``product`` has a term of ``other``, and one of both is a sum: of x and x * y neither is."""
+        """Return whether a factor of ``product`` has a term of ``other``, and one of them is a sum. (x and x * y have no sum.)"""
         mine = self._terms_of(other)
         factors = [self._terms_of(factor) for factor in product.args if self._parts.get(factor) or self._parts.get(other)]
         return mine is None or any(terms is None or not terms.isdisjoint(mine) for terms in factors)
 
     def _terms_of(self, value: Op) -> set[Term] | None:
-        """What ``value`` is a sum of; None if that is a lot."""
+        """Return the terms of the sum ``value``, or None if there are many."""
         if value not in self._terms:
             seen, waiting, terms = {value}, [value], set[Term]()
             while waiting and len(seen) <= _MOST_PARTS:

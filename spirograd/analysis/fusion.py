@@ -1,7 +1,8 @@
-"""Legality of loop fusion: whether two parallel loops may run as one, each iteration of the first followed by the same one of the second.
+"""Legality of loop fusion: whether two parallel loops may run as one, in which each iteration of the first precedes the same iteration of
+the second.
 
-They may if every element that one of them writes and the other accesses belongs to one iteration of both, so that the order of accesses to
-an element stays the same. The analysis is conservative: loops that it cannot prove safe stay apart.
+Fusion is legal if every element that one of them writes and the other accesses belongs to one iteration of both, so that the order of
+accesses to an element stays the same. The analysis is conservative: loops that it cannot prove safe stay apart.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from spirograd.ir.nodes import ArrayRef, Op, Region
 
 # Two arrays, in order.
 Arrays = tuple[ArrayRef, ArrayRef]
-# Updates of which any order gives the same bits, on integers.
+# Updates of integers, which give the same bits in any order.
 _COMMUTING = frozenset(("add", "mul", "min", "max", "and", "or", "xor"))
-# What is reported in the order in which it happens. It changes nothing else: after a failed check a kernel goes on.
+# Reports, which appear in the order of execution. They change nothing else: after a failed check a kernel continues.
 _ORDERED = {"check": "checks", "print": "prints"}
 
 
 def obstacle(loop: Op, fast_math: bool, ordered_sums: bool, same_partition: bool) -> str | None:
-    """Why a parallel loop is fused with no other; None if it may be. ``fast_math``: sums that a loop carries may be taken in any order.
-    ``ordered_sums``: the code generator takes them in the same order whatever else the loop contains. ``same_partition``: the same
+    """Return why a parallel loop is fused with no other, or None if it may be. ``fast_math``: sums that a loop carries may be taken in any
+    order. ``ordered_sums``: the code generator takes them in the same order, whatever else the loop contains. ``same_partition``: the same
     iterations are then summed together, too."""
     body = loop.regions[0]
     if any(op.code is ops.clock for op in body.walk()):
@@ -46,9 +47,9 @@ def obstacle(loop: Op, fast_math: bool, ordered_sums: bool, same_partition: bool
 
 
 def conflict(a: Op, b: Op, disjoint_by: str = "", assumed: set[Arrays] | None = None) -> str | None:
-    """Why loop ``b`` cannot be fused with loop ``a``, which runs before it; None if it can. Both have no `obstacle`. ``disjoint_by``: the
-    setting by which loops are not fused of which one writes what the other touches; "" if they may be. ``assumed``: takes the pairs of
-    arrays that must not overlap for that; None if launches do not check it."""
+    """Return why loop ``b`` cannot be fused with loop ``a``, which runs before it, or None if it can. Neither has an `obstacle`.
+    ``disjoint_by``: the setting that forbids to fuse loops of which one writes what the other touches, or "" if nothing forbids it.
+    ``assumed``: receives the pairs of arrays that must not overlap; None if launches do not check this."""
     query = Dependence(ValueNumbers({b.regions[0].params[0]: a.regions[0].params[0]}))
     if query.numbers.all(a.args) != query.numbers.all(b.args):
         return "the index spaces may differ"
@@ -80,7 +81,7 @@ def conflict(a: Op, b: Op, disjoint_by: str = "", assumed: set[Arrays] | None = 
 
 
 def commutes(loop: Op, op: Op) -> bool:
-    """Whether a parallel loop without an `obstacle` may run after ``op``, which stands behind it, rather than before."""
+    """Return whether a parallel loop without an `obstacle` may run after ``op``, which follows it, rather than before."""
     if orders(op) or any(_has(loop, effect) and any(inner.code.effect == effect for inner in nested(op)) for effect in _ORDERED):
         return False
     mine, written = touches(loop), writes(loop)
@@ -93,7 +94,7 @@ def _used(body: Region) -> set[Op]:
 
 
 def _commute(x: Op, y: Op, used: list[set[Op]]) -> bool:
-    """Whether two accesses update memory in the same way, and the values in between are not used."""
+    """Return whether two accesses update memory in the same way, and the values in between are not used."""
     if x.code is not ops.atomic or y.code is not ops.atomic or x.attr[0] != y.attr[0] or x in used[0] or y in used[1]:
         return False
     return x.attr[0] in _COMMUTING and not x.attr[1].dtype.is_float
@@ -104,7 +105,7 @@ def _is_inexact_sum(op: Op) -> bool:
 
 
 def _shared_updates(loop: Op) -> list[Op]:
-    """Atomics at elements that several iterations may update."""
+    """Return the atomics at elements that several iterations may update."""
     body = loop.regions[0]
     if not any(code.effect == "atomic" for code in body.codes):
         return []
@@ -113,7 +114,7 @@ def _shared_updates(loop: Op) -> list[Op]:
 
 
 def _is_reduction(op: Op, body: Region) -> bool:
-    """Whether all iterations update one element."""
+    """Return whether all iterations update one element."""
     access = access_of(op)
     return Dependence().alias(access, access, Iterations([body]).invariant) is Alias.MUST
 
@@ -123,5 +124,6 @@ def _has(loop: Op, effect: str) -> bool:
 
 
 def _mix(a: Op, b: Op) -> bool:
-    """Whether ``a`` adds floats to shared elements and ``b`` updates such, too: together they may be lowered in another way."""
+    """Return whether ``a`` adds floats to shared elements and ``b`` updates shared elements: together they may be lowered in another
+    way."""
     return bool(any(_is_inexact_sum(op) for op in _shared_updates(a)) and _shared_updates(b))

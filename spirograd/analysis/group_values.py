@@ -1,7 +1,7 @@
-"""Grouped tasks: where the threads of a group meet, and which values are the same in all of them.
+"""Grouped tasks: the operations at which threads of a group meet, and the values that are the same in all of them.
 
-The operations of the body, and of those control operations in which the threads meet, stand at *group level*: code generation runs these
-control operations once for the group, so their conditions have to be values of the group.
+The operations of the body, and of the control operations in which threads meet, stand at *group level*: generated code runs these control
+operations once for the group, so their conditions must be values of the group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIXED = {ops.for_: 2, ops.while_: 0}
 
 
 def meets(op: Op) -> bool:
-    """Whether threads meet at ``op``, or inside of it."""
+    """Return whether threads meet at ``op`` or inside of it."""
     return op.code in ops.MEETING or any(not ops.MEETING.isdisjoint(region.codes) for region in op.regions)
 
 
@@ -28,27 +28,27 @@ def _has_barrier(op: Op) -> bool:
 
 
 class GroupValues:
-    """``shared``: the values that are computed once for the group. ``divergent``: the control operations at group level that hold
-    operations of subgroups, but no barrier of the group, and whose condition may differ from thread to thread. ``users``: of each value,
-    the operations at group level that use it, themselves or inside.
+    """The values of a group of threads. ``shared``: the values that are computed once for the group. ``divergent``: the control operations
+    at group level that contain operations of subgroups but no barrier of the group, and whose condition may differ between threads.
+    ``users``: for each value, the operations at group level that use it, themselves or inside.
 
-    ``native``: code for a divergent operation is as for any other: it does not stand at group level. ``from_zero``: whether the first
-    iteration has index 0.
+    ``native``: divergent operations need no code of their own, and do not stand at group level. ``from_zero``: whether the first iteration
+    has index 0.
     """
 
     def __init__(self, body: Region, size: int, from_zero: bool, native: bool) -> None:
         self.index, self._size, self._from_zero, self._native = body.params[0], size, from_zero, native
-        self._varying: set[Op] = set()  # loop-carried values that were found to differ
-        found = -1
-        while found < len(self._varying):
-            found = len(self._varying)
+        self._varying: set[Op] = set()  # loop-carried values that differ between threads
+        count = -1
+        while count < len(self._varying):
+            count = len(self._varying)
             self.uniform: set[Op] = set()
             self.divergent: set[Op] = set()
             self._region(body)
         self.users: dict[Op, list[Op]] = {}
         self.results: dict[Op, list[Op]] = {}
         self._needed: set[Op] = set()
-        self._origin: dict[Op, tuple[Op, int]] = {}  # loop-carried value -> its loop, and which of its results it becomes
+        self._origin: dict[Op, tuple[Op, int]] = {}  # loop-carried value -> its loop, and the number of its result
         self._use(body)
         for value in self._conditions(body):
             self._need(value)
@@ -58,7 +58,7 @@ class GroupValues:
                 self.shared.add(op)
 
     def at_group_level(self, op: Op) -> bool:
-        """Whether ``op`` is one that the group runs together."""
+        """Return whether the group runs ``op`` together."""
         return meets(op) and not (self._native and op in self.divergent)
 
     # --- which values are the same -------------------------------------------------------------------------------------------
@@ -84,17 +84,17 @@ class GroupValues:
         return self.uniform.issuperset(op.args) or self._numbers_groups(op)
 
     def _numbers_groups(self, op: Op) -> bool:
-        """Whether ``op`` is the index, from 0, divided by a multiple of the size of a group."""
+        """Return whether ``op`` is the index, from 0, divided by a multiple of the size of a group."""
         if not self._from_zero or op.code not in (ops.idiv, ops.floordiv, ops.shr) or op.args[0] is not self.index:
             return False
         by = op.args[1]
         assert isinstance(op.type, DType)
         if by.code is not ops.const or by.attr <= 0 or (op.code is ops.shr and by.attr >= op.type.bits):
-            return False  # others shift by what devices make of them
+            return False  # Devices differ in shifts beyond the width.
         return bool((1 << by.attr if op.code is ops.shr else by.attr) % self._size == 0)
 
     def numbers_threads(self, op: Op) -> bool:
-        """Whether ``op`` is the number of the thread in its group: the index, from 0, modulo the size of a group."""
+        """Return whether ``op`` is the number of the thread in its group: the index, from 0, modulo the size of a group."""
         if not self._from_zero or op.code not in (ops.irem, ops.floormod, ops.and_) or op.args[0] is not self.index:
             return False
         by = op.args[1]
@@ -134,7 +134,7 @@ class GroupValues:
                 self._varying.update(self._params(op, k))
 
     def _params(self, op: Op, k: int) -> list[Op]:
-        """The parameters of the regions of a loop that stand for its loop-carried value ``k``."""
+        """Return the parameters of the regions of a loop that stand for its loop-carried value ``k``."""
         count = len(op.args) - _FIXED[op.code]
         return [region.params[len(region.params) - count + k] for region in op.regions]
 
@@ -179,7 +179,7 @@ class GroupValues:
                 else:
                     work += self._params(owner, op.attr)
             else:
-                work += op.args[1:] if self._numbers_groups(op) else op.args  # the index itself differs: any thread's will do
+                work += op.args[1:] if self._numbers_groups(op) else op.args  # the index itself differs, but the index of any thread serves
                 if op.regions:
                     work += [v for region in op.regions for v in region.live_ins]
                 if op.code is ops.result:

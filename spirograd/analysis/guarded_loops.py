@@ -1,8 +1,8 @@
 """Guarded loops: parallel loops whose body is one `if`. Stream compaction lets the iterations that pass the guard fill whole vectors.
 
-If few iterations pass, most lanes of a vector would be masked out. So the loop becomes two: one evaluates the guard for a strip of
-iterations and lists those that pass, the other runs the listed ones. Iterations of a parallel loop are independent, so none changes the
-guard of another.
+If few iterations pass, most lanes of a vector would be masked out. Therefore the loop becomes two loops: one evaluates the guard for a
+strip of iterations and lists those that pass, the other runs the listed ones. Iterations of a parallel loop are independent, so none
+changes the guard of another.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _HARMLESS = ("pure", "read")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuardedLoop:
-    """``guard``: a region of the index that yields whether an iteration passes. ``body``: what the iterations that pass do."""
+    """A parallel loop with a guard. ``guard``: a region of the index that yields whether an iteration passes. ``body``: the region that
+    iterations run if they pass."""
 
     guard: Region
     body: Region
 
 
 def find_guarded_loop(body: Region) -> GuardedLoop | None:
-    """A parallel loop as a guard and a body; None if it has no guard, or there is no serial loop behind it."""
+    """Return a parallel loop as a guard and a body, or None if it has no guard, or no serial loop behind the guard."""
     branch = next((op for op in body.ops[:-1] if op.code.effect not in _HARMLESS), None)
     if branch is None or branch.code is not ops.if_:
         return None
@@ -45,23 +46,23 @@ def find_guarded_loop(body: Region) -> GuardedLoop | None:
 
 
 def _stays(value: Op, param: Op, branch: Op) -> bool:
-    """Whether ``value``, yielded for ``param``, equals it in iterations that fail the guard."""
+    """Return whether ``value``, yielded for ``param``, equals it in iterations that fail the guard."""
     return value is param or (value.code is ops.result and value.args[0] is branch and branch.regions[1].results[value.attr] is param)
 
 
 def _needed(body: Region, wanted: set[Op], branch: Op | None = None) -> tuple[Op, ...]:
-    """The operations of ``body`` that compute what is ``wanted``, in order; for ``branch``, without its condition."""
-    found: list[Op] = []
+    """Return the operations of ``body`` that compute the values ``wanted``, in order; for ``branch``, without its condition."""
+    needed: list[Op] = []
     for op in reversed(body.ops[:-1]):
         if op in wanted:
-            found.append(op)
+            needed.append(op)
             wanted.update(op.args if op is not branch else ())
             wanted.update(*[region.live_ins for region in op.regions])
-    return tuple(reversed(found))
+    return tuple(reversed(needed))
 
 
 class _Opened(Rewriter):
-    """Replaces the branch by its first region."""
+    """A rewriter that replaces the branch by its first region."""
 
     def __init__(self, branch: Op) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """Injective indices: whether the indices of an access determine the iteration of a loop. Then accesses of different iterations do not
-alias. Found by growing the set of values that the indices determine until it contains the index of the loop, or no longer grows."""
+alias. The analysis grows the set of values that the indices determine until it contains the index of the loop, or no longer grows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ _Quotient = tuple[Op, int]
 
 
 def determines(indices: Iterable[Op], index: Op, invariant: Container[Op], bounds: Sequence[Op] = ()) -> bool:
-    """Whether the values ``indices`` together fix the value of ``index``, given those in ``invariant`` (the same in every iteration).
+    """Return whether the values ``indices`` together determine the value of ``index``, given those in ``invariant`` (the same in every
+    iteration).
 
-    ``bounds``: where the loop begins and ends, if that is known. Knows sums with invariants, negation and bitwise not, exclusive or with
-    invariants, widening casts, quotients and remainders, as flat loops over several axes compute them, and (if the index is never
-    negative) sums of digits, as nested fields do. Unknown means no.
+    ``bounds``: the begin and end of the loop, if known. The analysis handles sums with invariants, negation and bitwise not, exclusive or
+    with invariants, widening casts, quotients and remainders, as flat loops over several axes compute them, and (if the index is never
+    negative) sums of digits, as nested fields compute them. If it does not know, it returns False.
     """
     return _Knowledge(index, invariant, bounds).grows_from(indices)
 
 
 class _Knowledge:
-    """What is fixed: ``values``, and ``quotients`` by constants. ``remainders`` waits: x / d is fixed by (x / d) % m and x / (d * m)."""
+    """The determined values, ``values``, and ``quotients`` by constants. ``remainders`` are pending: x / d is determined by (x / d) % m and
+    x / (d * m)."""
 
     def __init__(self, index: Op, invariant: Container[Op], bounds: Sequence[Op]) -> None:
         self.index = index
         self.invariant = invariant
         self.natural = bool(bounds) and bounds[0].code is ops.const and bounds[0].attr >= 0
-        # The loop has no iterations if one of these is zero. Numbers, because a task has its bounds in another region.
+        # The loop has no iterations if one of these is zero. They are numbers, because a task has its bounds in another region.
         self.number = ValueNumbers()
         self.factors = {self.number(factor) for factor in _factors(bounds[1])} if self.natural else set()
         self.values: set[Op] = set()
@@ -64,7 +66,7 @@ class _Knowledge:
             self._know_quotient(smaller)
 
     def _implied(self, op: Op) -> list[Op]:
-        """The values that knowing ``op`` fixes."""
+        """Return the values that ``op`` determines."""
         if op.code in (ops.idiv, ops.irem):
             return self._divided(op)
         if op.code in (ops.neg, ops.not_):
@@ -92,11 +94,11 @@ class _Knowledge:
         return [dividend] if len(parts) == 2 and divisor in self.invariant and self._is_extent(divisor) else []
 
     def _is_extent(self, divisor: Op) -> bool:
-        """Whether ``divisor`` is not zero in any iteration. Quotients and remainders by zero are zero, whatever is divided."""
+        """Return whether ``divisor`` is not zero in any iteration. Quotients and remainders by zero are zero for every dividend."""
         return bool(self.factors) and self.number(divisor) in self.factors
 
     def _digits(self, a: Op, b: Op) -> list[Op]:
-        """Both digits of ``y * m + x % m``, where neither x nor y is negative and nothing wraps."""
+        """Return both digits of ``y * m + x % m``, where neither x nor y is negative and nothing wraps."""
         for high, low in ((a, b), (b, a)):
             if high.code is not ops.mul or low.code is not ops.irem or self._limit(low) is None:
                 continue
@@ -107,7 +109,7 @@ class _Knowledge:
         return []
 
     def _limit(self, op: Op) -> int | None:
-        """What ``op`` is at most, if it is made of the index by division and is never negative."""
+        """Return an upper bound of ``op`` if it is computed from the index by division and is never negative, else None."""
         if op is self.index:
             return _most(op) if self.natural else None
         if op.code not in (ops.idiv, ops.irem) or op.args[1].code is not ops.const or op.args[1].attr <= 0:
@@ -119,7 +121,7 @@ class _Knowledge:
 
 
 def _factors(end: Op) -> list[Op]:
-    """Values of which none is zero unless ``end`` is."""
+    """Return values of which none is zero unless ``end`` is."""
     if end.code is ops.mul:
         return [end, *_factors(end.args[0]), *_factors(end.args[1])]
     return [end]
@@ -131,7 +133,7 @@ def _most(op: Op) -> int:
 
 
 def _quotient(op: Op) -> _Quotient:
-    """``op`` as a quotient by a constant (1 for anything). Truncating twice is truncating once, by the product."""
+    """Return ``op`` as a quotient by a constant (1 for any other operation). Two truncations equal one, by the product."""
     divisor = 1
     while op.code is ops.idiv and op.args[1].code is ops.const and op.args[1].attr > 0:
         divisor *= int(op.args[1].attr)

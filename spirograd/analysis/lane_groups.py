@@ -1,10 +1,11 @@
-"""Which values differ between the lanes of a vector in a way that is known at compile time: indices of cells in small blocks.
+"""Groups of lanes: values that differ between the lanes of a vector in a way that is known at compile time, such as indices of cells in
+small blocks.
 
-A loop over blocks of 4 x 4 x 4 cells, as below a node of a sparse field, computes the place of a cell in its block by division of the loop
-index. If each vector begins at a multiple of its lanes, quotients and remainders are known lane by lane: with 16 lanes, the first axis is
-the same in all lanes, the second is 0 in the first four, and so on. Then a neighbour lies in the same block for some lanes and in the next
-one for others. Its block is looked up once for each of these groups of lanes, not once for each lane, and the elements of each group lie at
-regular distances.
+A loop over blocks of 4 x 4 x 4 cells, as below a node of a sparse field, computes the coordinates of a cell in its block by division of the
+loop index. If each vector begins at a multiple of its lanes, quotients and remainders are known lane by lane: with 16 lanes, the first axis
+is the same in all lanes, the second is 0 in the first four, and so on. Then a neighbour lies in the same block for some lanes and in the
+next one for others. Its block is looked up once for each of these groups of lanes, not once for each lane, and the elements of each group
+lie at regular distances.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import BufferRef, Op, Region
 
-# Groups for which a value is computed one by one; with more of them a vector takes less.
-MOST_GROUPS = 4
 STRIDES = (1, 2, 3, 4)
 _LINEAR = (ops.add, ops.sub)
 _DIVISIONS = (ops.idiv, ops.irem)
@@ -27,19 +26,21 @@ _DIVISIONS = (ops.idiv, ops.irem)
 
 @dataclass(frozen=True, slots=True)
 class WholeVectors:
-    """How a loop runs each of whose vectors begins at a multiple of ``lanes``, the last one at ``last`` or before. ``multiples``: values
-    that are the same in all lanes -> a number; each is the greatest multiple of that number which is not greater than the index."""
+    """A loop whose vectors each begin at a multiple of ``lanes``, the last one at ``last`` or before. ``multiples``: values that are the
+    same in all lanes -> a number; each value is the greatest multiple of that number which is not greater than the index. ``groups``:
+    values are computed by groups of lanes if there are no more than this."""
 
     lanes: int
     last: int
     multiples: Mapping[Op, int]
+    groups: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The value of a lane is that of its group plus its offset, where sums wrap around. ``groups``: the number of the group of each lane.
-    ``zero``: whether the values of groups are 0. ``factor``: a number that divides the value of the only group, which is from 0 to
-    ``most``, and no lane's value has wrapped around; 0 if no such number is known."""
+    """A pattern of lanes: the value of a lane is the value of its group plus its offset, where sums wrap around. ``groups``: the number of
+    the group of each lane. ``zero``: whether the values of groups are 0. ``factor``: a number that divides the value of the only group,
+    which is from 0 to ``most``, and no lane's value has wrapped around; 0 if no such number is known."""
 
     groups: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -52,12 +53,12 @@ class Pattern:
         return max(self.groups) + 1
 
     def folded(self) -> tuple[int, ...]:
-        """Groups of lanes that have the same value for sure."""
+        """Return groups of lanes that surely have the same value."""
         return numbered(zip(self.groups, self.offsets))
 
 
 def numbered(keys: Iterable[object]) -> tuple[int, ...]:
-    """``keys`` by the order in which they first come."""
+    """Return ``keys`` as numbers in order of first appearance."""
     known: dict[object, int] = {}
     return tuple([known.setdefault(key, len(known)) for key in keys])
 
@@ -68,10 +69,10 @@ class LaneGroups:
 
     def __init__(self, body: Region, vectors: WholeVectors, varying: set[Op], regular: set[Op]) -> None:
         index, lanes = body.params[0], vectors.lanes
-        self.lanes = lanes
+        self.lanes, self._most = lanes, vectors.groups
         self.patterns = {index: Pattern((0,) * lanes, tuple(range(lanes)), factor=lanes, most=vectors.last)}
         self.folding: set[Op] = set()  # operations whose operands include their offsets
-        self.strides: dict[Op, int] = {}  # loads of elements at this distance from lane to lane, in each group
+        self.strides: dict[Op, int] = {}  # loads -> the distance of their elements from lane to lane, in each group
         self.gains = False
         self._index, self._varying, self._multiples, self._regular = index, varying, vectors.multiples, regular
         self._region(body)
@@ -79,7 +80,7 @@ class LaneGroups:
         self.vectors = {a for op in body.walk() if op not in takes for a in op.args if a in self.patterns}
 
     def knows(self, op: Op) -> bool:
-        """Whether ``op`` is computed, or loaded, by groups."""
+        """Return whether ``op`` is computed, or loaded, by groups."""
         return op in self.patterns or op in self.strides
 
     def _region(self, region: Region) -> None:
@@ -100,7 +101,7 @@ class LaneGroups:
         if pattern is None or op in self._regular or not isinstance(op.attr, BufferRef) or op.attr.slot.kind == "adstacks":
             return
         groups = pattern.folded()
-        if max(groups) < MOST_GROUPS:
+        if max(groups) < self._most:
             self.patterns[op] = Pattern(groups, (0,) * self.lanes)
             self.folding.add(op)
             self.gains = True
@@ -111,7 +112,7 @@ class LaneGroups:
             self.gains = True
 
     def _stride(self, pattern: Pattern) -> int:
-        """The distance between the elements of neighbouring lanes of one group; 0 if that is not one number."""
+        """Return the distance between the elements of neighbouring lanes of one group, or 0 if that is not one number."""
         for stride in STRIDES:
             starts = {(g, o - stride * k) for k, (g, o) in enumerate(zip(pattern.groups, pattern.offsets))}
             if len(starts) == pattern.count:
@@ -122,26 +123,26 @@ class LaneGroups:
         if any(a in self._varying and a not in self.patterns for a in op.args):
             return None
         if op.code in _LINEAR:
-            made = self._sum(op)
+            pattern = self._sum(op)
         elif op.code is ops.mul:
-            made = self._product(op)
+            pattern = self._product(op)
         elif op.code in _DIVISIONS:
-            made = self._division(op)
+            pattern = self._division(op)
         else:
-            made = None
-        return made or self._folded(op)
+            pattern = None
+        return pattern or self._folded(op)
 
     def _folded(self, op: Op) -> Pattern | None:
         if any(isinstance(a.type, DType) and a.type.is_float for a in op.args):
             return None
         groups = numbered(zip(*[self.patterns[a].folded() for a in op.args if a in self.patterns]))
-        if max(groups) >= MOST_GROUPS:
+        if max(groups) >= self._most:
             return None
         self.folding.add(op)
         return Pattern(groups, (0,) * self.lanes)
 
     def _of(self, op: Op) -> Pattern:
-        """The pattern of ``op``; of a constant its offsets have the number."""
+        """Return the pattern of ``op``. The offsets of a constant contain its value."""
         alike = (0,) * self.lanes
         if op in self.patterns:
             return self.patterns[op]
@@ -151,7 +152,7 @@ class LaneGroups:
         a, b = (self._of(arg) for arg in op.args)
         sign = 1 if op.code is ops.add else -1
         groups = numbered(zip(a.groups, b.groups))
-        if max(groups) >= MOST_GROUPS:
+        if max(groups) >= self._most:
             return None
         known = a if b.zero else b if a.zero and sign == 1 else None
         factor, most = (known.factor, known.most) if known is not None else (0, 0)
@@ -188,7 +189,7 @@ class LaneGroups:
 
 
 def _made(op: Op, groups: tuple[int, ...], offsets: Sequence[int], zero: bool, factor: int, most: int) -> Pattern:
-    """The pattern of a sum, difference or product, whose ``factor`` is forgotten if a lane may wrap around."""
+    """Return the pattern of a sum, difference or product. Its ``factor`` is dropped if a lane may wrap around."""
     assert isinstance(op.type, DType)
     low, high = int(op.type.min), int(op.type.max)
     wrapped = tuple([(o - low) % (high - low + 1) + low for o in offsets])
@@ -199,13 +200,14 @@ def _made(op: Op, groups: tuple[int, ...], offsets: Sequence[int], zero: bool, f
 
 
 def _divided(number: int, by: int, quotient: bool) -> int:
-    """Quotient or remainder, rounded towards 0."""
-    whole = abs(number) // by * (-1 if number < 0 else 1)
-    return whole if quotient else number - whole * by
+    """Return the quotient or remainder, rounded towards 0."""
+    truncated = abs(number) // by * (-1 if number < 0 else 1)
+    return truncated if quotient else number - truncated * by
 
 
-def whole_vectors(loop: ChunkLoop, lanes: int) -> WholeVectors | None:
-    """How a loop runs that has a multiple of ``lanes`` iterations, from a multiple on, as each of its rows, if there are any; else None."""
+def whole_vectors(loop: ChunkLoop, lanes: int, groups: int) -> WholeVectors | None:
+    """Return the vectors of a loop with a multiple of ``lanes`` iterations that begins at a multiple, as does each of its rows, if there
+    are any; else None."""
     begin, end = loop.task.regions[0].results[:2]
     columns = loop.columns
     starts = begin.code is ops.const and begin.attr >= 0 and begin.attr % lanes == 0
@@ -215,11 +217,11 @@ def whole_vectors(loop: ChunkLoop, lanes: int) -> WholeVectors | None:
     assert isinstance(end.type, DType)
     beyond = int(end.attr if end.code is ops.const else end.type.max)
     multiples = {} if loop.first is None or columns is None else {loop.first: columns}
-    return WholeVectors(lanes, max(beyond // lanes - 1, 0) * lanes, multiples)
+    return WholeVectors(lanes, max(beyond // lanes - 1, 0) * lanes, multiples, groups)
 
 
 def _factor(op: Op) -> int:
-    """A number that divides ``op``."""
+    """Return a number that divides ``op``."""
     if op.code is ops.const:
         return abs(int(op.attr))
     return _factor(op.args[0]) * _factor(op.args[1]) if op.code is ops.mul else 1

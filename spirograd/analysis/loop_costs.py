@@ -1,7 +1,20 @@
-"""What the compiler decides about loops of the CPU, and from which estimates: how much work an iteration is, whether iterations run in
-lockstep or are vectorised at all, and which code becomes a function of its own.
+"""What the compiler decides about loops of the CPU, and from which estimates. None of it changes what a loop computes.
 
-Each decision is a function of this file, and each number that it compares is one of its constants. None changes what a loop computes.
+Each decision is a function of this file, or of the pass that takes the number, and each number is a constant of this file:
+
+| decision | function, or number | made from |
+|---|---|---|
+| whether to wake the workers, and for how large chunks | `cost_of` | weights of the operations, trip counts |
+| a variant without atomics | `gains_without_atomics` | `cost_of` with atomics and without |
+| rows for a loop over several axes | `rows_are_long` | the last extent, if it is constant |
+| lanes of vectors, made by `vectorise` | `lockstep` | arithmetic against accesses that are not contiguous, by weights |
+| groups of lanes that share a value | `MOST_GROUPS` | the number of groups |
+| a list of the iterations that pass a guard | `GUARD_STRIP` | the number of iterations that are tested together |
+| scalar iterations, where LLVM would vectorise | `prefers_scalar_iterations` | wide accesses against arithmetic |
+| loops of their own for the edges of rows | `is_worth_copying`, `EDGE_MARGIN` | operations; distance of conditions from the ends |
+| stores past the caches | `bypasses_caches` | bytes written, alignment; operations of the body |
+| stages of a large body | `is_large`, `cuts`, `block_of` | operations, values that cross, bytes that these take on the stack |
+| functions for parts of large code | `is_large_operation`, `cuts` | operations, and how many of them are branches |
 """
 
 from __future__ import annotations
@@ -59,12 +72,13 @@ def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False)
     `costs_of_calls`). ``uncontended``: as if no update were atomic."""
     total = 0
     for op in region.ops[:-1]:
-        work = sum(cost_of(r, calls, uncontended) for r in op.regions)
-        if op.code in (ops.for_, ops.while_):
-            work *= trips(op)
-        elif (called := callee_of(op)) is not None:
-            work = calls.get(called, _LIMIT)  # those that are not known yet call themselves
-        total += work + (_UPDATE if uncontended and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
+        code = op.code
+        total += _UPDATE if uncontended and code is ops.atomic else _WEIGHTS.get(code, 1)
+        if op.regions:
+            work = sum([cost_of(r, calls, uncontended) for r in op.regions])
+            total += work * trips(op) if code in (ops.for_, ops.while_) else work
+        elif code in (ops.call, ops.call_memory):
+            total += calls.get(callee_of(op) or "", _LIMIT)  # those that are not known yet call themselves
     return min(max(total, 1), _LIMIT)
 
 
@@ -77,6 +91,26 @@ _GAIN = 2
 def gains_without_atomics(chunks: ChunkAttr) -> bool:
     """Whether atomics take most of the time of a task."""
     return 0 < chunks.uncontended_work * _GAIN <= chunks.work
+
+
+# --- rows and their edges: whether a loop becomes several --------------------------------------------------------------------------------
+
+# Shorter rows are not worth a loop of their own.
+_SHORTEST_ROW = 16
+# Constants so close to the first or last value of the counter separate few iterations from the rest.
+EDGE_MARGIN = 8
+# There are two copies of the body.
+_LARGEST_COPIED = 400
+
+
+def rows_are_long(extent: Op) -> bool:
+    """Whether rows of ``extent`` columns are worth a loop of their own. An extent that is known at launch counts as long."""
+    return extent.code is not ops.const or bool(extent.attr >= _SHORTEST_ROW)
+
+
+def is_worth_copying(body: Region) -> bool:
+    """Whether the iterations at the edges are worth a copy of ``body``: of an innermost loop that is not large."""
+    return body.codes.isdisjoint((ops.for_, ops.while_)) and _size(body) - 1 <= _LARGEST_COPIED
 
 
 # --- scalar iterations: whether LLVM may vectorise a loop -------------------------------------------------------------------------------
@@ -118,6 +152,10 @@ _BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
 _SHORTEST = 12
 # LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
 _SHORT = 16
+# Groups of lanes for which a value is computed one by one; with more of them a vector takes less.
+MOST_GROUPS = 4
+# Iterations whose guard is tested before those that pass run: so many that the last vector, which is not full, matters little.
+GUARD_STRIP = 4096
 _UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing
 _FREE_IN_LANES = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
@@ -139,7 +177,7 @@ def lockstep(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformit
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
     loops = bool(body.codes & {ops.for_, ops.while_})
-    vectors = whole_vectors(loop, MASKED_LANES) if masks else None
+    vectors = whole_vectors(loop, MASKED_LANES, MOST_GROUPS) if masks else None
     divides = vectors is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
     if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
         return None
@@ -230,6 +268,7 @@ class _Work:
 LEAST_STREAM = 32 << 20
 STREAM_BLOCK = 256  # iterations whose elements lie in local memory before they are written
 LONGEST_STREAMING = 96  # operations of a body
+_STREAM_ALIGNMENT = 32  # bytes
 
 
 def has_streaming_stores(caps: Capabilities) -> bool:
@@ -237,9 +276,9 @@ def has_streaming_stores(caps: Capabilities) -> bool:
     return "+sse2" in caps.cpu_features
 
 
-def bypasses_caches(nbytes: int) -> bool:
-    """Whether a loop that writes ``nbytes`` to a field should not read them into caches first."""
-    return nbytes >= LEAST_STREAM
+def bypasses_caches(written: range) -> bool:
+    """Whether a loop that writes the bytes ``written`` of a field should not read them into caches first."""
+    return len(written) >= LEAST_STREAM and written.start % _STREAM_ALIGNMENT == 0
 
 
 # --- functions: how much code LLVM gets at once -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Loop-invariant values, and where the values of a kernel are defined."""
+"""Loop-invariant values, and the places where the values of a kernel are defined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 
 
 def contents(*regions: Region) -> set[Op]:
-    """All that ``regions`` define: operations and parameters, nested ones included."""
+    """Return all values that ``regions`` define: operations and parameters, nested ones included."""
     inside = {p for region in regions for p in region.params}
     for region in regions:
         for op in region.walk():
@@ -24,9 +24,9 @@ def contents(*regions: Region) -> set[Op]:
 
 
 class Invariants:
-    """The values that are the same in every iteration of a loop: those from outside of it, and those computed from nothing else.
+    """The values that are the same in every iteration of a loop: those from outside of it, and those computed from these alone.
 
-    ``inside``: what the loop defines. ``steady``: memory that does not change while it runs."""
+    ``inside``: the values that the loop defines. ``steady``: memory that does not change while it runs."""
 
     def __init__(self, inside: Container[Op], steady: Container[Ref] = ()) -> None:
         self._inside = inside
@@ -49,7 +49,7 @@ class Invariants:
 
 
 class Spans:
-    """Where the values of a kernel are defined: `contents` of all its operations, in time and memory that grow with its size alone."""
+    """The definitions of a kernel: `contents` of all its operations, in time and memory that grow with its size alone."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._spans: dict[Op, tuple[int, int]] = {}
@@ -64,11 +64,11 @@ class Spans:
             self._spans[op] = (number, len(self._spans) - 1)
 
     def number(self, value: Op) -> int:
-        """The number of a value, in the order of the kernel."""
+        """Return the number of a value in the order of the kernel."""
         return self._spans[value][0]
 
     def inside(self, op: Op) -> Container[Op]:
-        """All that the regions of ``op`` define."""
+        """Return all values that the regions of ``op`` define."""
         return _Inside(self._spans, *self._spans[op])
 
 

@@ -6,17 +6,17 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 
-# What may make up one chain from a loop-carried value to its next one.
+# Operations that may form one chain from a loop-carried value to its next one.
 FAMILIES = (frozenset((ops.add, ops.sub)), frozenset((ops.mul,)))
 
 
 def is_link(op: Op, family: frozenset[ops.OpCode]) -> bool:
-    """Whether ``op`` may be part of a chain of ``family``."""
+    """Return whether ``op`` may be part of a chain of ``family``."""
     return op.code in family and isinstance(op.type, DType) and op.type.is_float and op.attr is None
 
 
 def may_accumulate(loop: Op) -> bool:
-    """Whether a `for` carries a value to the next iteration through sums alone, or products alone."""
+    """Return whether a `for` carries a value to the next iteration through sums alone, or products alone."""
     region = loop.regions[0]
     own = set(region.ops)
     for carried, following in zip(region.params[1:], region.results):

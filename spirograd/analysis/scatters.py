@@ -1,8 +1,9 @@
-"""Scatters: parallel loops that add to elements around the place of each iteration, as the derivative of a stencil does.
+"""Scatters: parallel loops that add to elements near the coordinates of each iteration, as the derivative of a stencil does.
 
-Where the iterations that add to an element can be told from its indices, a loop over the elements can do the same: each element takes what
-those iterations would add, without atomics. J. Hückelheim, N. Kukreja, S. H. K. Narayanan, F. Luporini, G. Gorman and P. Hovland, Automatic
-Differentiation for Adjoint Stencil Loops, 2019, do so for whole derivatives; here it is done for one memory of a loop at a time.
+If the indices of an element determine the iterations that add to it, a loop over the elements can compute the same without atomics: each
+element collects the additions of these iterations. J. Hückelheim, N. Kukreja, S. H. K. Narayanan, F. Luporini, G. Gorman and P. Hovland,
+Automatic Differentiation for Adjoint Stencil Loops, 2019, do so for whole derivatives; this analysis does it for one memory of a loop at a
+time.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, ref_of
 
-# Distances from the place of an iteration beyond which sums of indices might wrap around.
+# Distances from the coordinate of an iteration beyond which sums of indices might wrap around.
 _FARTHEST = 1 << 15
 # Extents by which sums of indices are divided before they might wrap around.
 _LARGEST = 1 << 29
 # Iterations at an end of an axis that add to the same element, because their indices are limited.
 _MOST_AT_ENDS = 4
-# Beyond this index of memory, that of an iteration that adds to an element might wrap around.
+# Beyond this index of memory, the index of an iteration that adds to an element might wrap around.
 LAST_INDEX = (1 << 31) - 2 * _FARTHEST
-# Operations that iterations may consist of. What else has an effect must happen as often as it does.
+# Operations that iterations may contain. Other operations with effects must not run more or less often than they do.
 _EFFECTS = frozenset(("pure", "read", "write", "atomic", "control", "structure"))
 _REMAINDERS = frozenset((ops.floormod, ops.irem))
 _EXCLUDED = frozenset((ops.for_, ops.while_, ops.call, ops.cas, ops.claim, ops.thread_slot, ops.stack_room, ops.adstack_word))
@@ -36,8 +37,8 @@ _EXCLUDED = frozenset((ops.for_, ops.while_, ops.call, ops.cas, ops.claim, ops.t
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The index of an element by the place x of an iteration along an axis: min(max(x + shift, low), high), where ``low`` and ``high`` are
-    offsets from the ends of the axis, if there are any; or with ``wraps`` x + shift modulo the extent."""
+    """The index of an element as a function of the coordinate x of an iteration on an axis: min(max(x + shift, low), high), where ``low``
+    and ``high`` are offsets from the ends of the axis, if there are any; or, with ``wraps``, x + shift modulo the extent."""
 
     axis: int
     shift: int
@@ -47,14 +48,14 @@ class Index:
 
     @property
     def reach(self) -> int:
-        """How far beyond begin and end of the axis the index may be."""
+        """Return how far beyond begin and end of the axis the index may be."""
         if self.wraps:
             return 0
         reach = self.shift if self.low is None else max(self.shift, self.low)
         return reach if self.high is None else min(reach, self.high + 1)
 
     def preimages(self) -> Iterator[Preimage]:
-        """Of which each takes an element to another iteration, or to none."""
+        """Yield the preimages, each of which maps an element to another iteration, or to none."""
         if self.wraps and self.shift:
             yield Preimage("wrap", self.shift)
             return
@@ -67,7 +68,8 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Preimage:
-    """Which iteration, along one axis, adds to the element at q. The ``kind`` decides the place and the condition:
+    """A function from an element q to the iteration, along one axis, that adds to it. The ``kind`` decides the coordinate and the
+    condition:
 
     - "shift": q - number, if that is on the axis, and q not below low or above high
     - "wrap": q - number modulo the extent, if q is on the axis
@@ -81,17 +83,18 @@ class Preimage:
     high: int | None = None
 
 
-# For each axis one.
+# A preimage for each axis.
 Preimages = tuple[Preimage, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Scatter:
-    """What ``atomics`` add to the memory ``ref``, all that a loop does there.
+    """The additions of ``atomics`` to the memory ``ref``, which are all accesses of a loop to it.
 
-    ``dims``: for each axis, which index of the memory follows it. ``hull``: for each axis, the first element as an offset from its begin,
-    and what comes after the last one as an offset from its end. ``terms``: by the iteration that adds to an element, the atomics that do.
-    ``overlaps``: arrays that must not overlap ``ref``. ``needed``: what of the body computes what is added, and whether.
+    ``dims``: for each axis, the index of the memory that follows it. ``hull``: for each axis, the first element as an offset from its
+    begin, and the end of the elements as an offset from its end. ``terms``: by the iteration that adds to an element, the atomics that do.
+    ``overlaps``: arrays that must not overlap ``ref``. ``needed``: the operations of the body that compute the summands and the conditions
+    of the additions.
     """
 
     ref: FieldRef | ArrayRef
@@ -105,7 +108,7 @@ class Scatter:
 
 
 def scatters(loop: Op) -> list[Scatter]:
-    """Those of a parallel loop of which the iterations that add to an element are known, several of them."""
+    """Return the scatters of a parallel loop for which the iterations that add to an element are known and several."""
     body = loop.regions[0]
     if loop.attr.grouped or loop.attr.deactivates or body.params[0].type is not i32 or ops.atomic not in body.codes:
         return []
@@ -116,8 +119,8 @@ def scatters(loop: Op) -> list[Scatter]:
         if op.code is ops.atomic:
             by_ref.setdefault(op.attr[1], []).append(op)
     shape = _Body(loop)
-    found = [shape.scatter(ref, atomics) for ref, atomics in by_ref.items() if len(atomics) > 1]
-    return [scatter for scatter in found if scatter is not None]
+    all_scatters = [shape.scatter(ref, atomics) for ref, atomics in by_ref.items() if len(atomics) > 1]
+    return [scatter for scatter in all_scatters if scatter is not None]
 
 
 class _Body:
@@ -130,13 +133,14 @@ class _Body:
         self.invariant = Invariants(contents(self.body))
         self.everything = list(self.body.walk())
         self.used = {a for op in self.everything for a in op.args}
-        self.around: dict[Op, Op] = {}  # what stands in a branch -> the `if`
+        self.around: dict[Op, Op] = {}  # operation in a branch -> the `if`
         for op in self.everything:
             for region in op.regions:
                 self.around.update(dict.fromkeys(region.ops, op))
 
     def scatter(self, ref: Ref, atomics: list[Op]) -> Scatter | None:
-        """What the loop adds to ``ref``; None if that is not all that it does there, or iterations may add to any element."""
+        """Return the scatter of the loop to ``ref``, or None if the loop also accesses it in another way, or iterations may add to any
+        element."""
         if not isinstance(ref, (FieldRef, ArrayRef)):
             return None
         if any(op.attr[0] != "add" or op in self.used for op in atomics):
@@ -146,15 +150,15 @@ class _Body:
         if axes is None or overlaps is None:
             return None
         followed = [self._followed(op, axes) for op in atomics]
-        dims = [None if found is None else tuple([dim for dim, _ in found]) for found in followed]
+        dims = [None if pairs is None else tuple([dim for dim, _ in pairs]) for pairs in followed]
         if dims[0] is None or any(other != dims[0] for other in dims):
             return None
         if not _has_small_indices(ref, dims[0]):
             return None
-        indices = [[index for _, index in found or ()] for found in followed]
+        indices = [[index for _, index in pairs or ()] for pairs in followed]
         terms: dict[Preimages, list[Op]] = {}
-        for op, found in zip(atomics, indices):
-            for term in itertools.product(*[index.preimages() for index in found]):
+        for op, pairs in zip(atomics, indices):
+            for term in itertools.product(*[index.preimages() for index in pairs]):
                 terms.setdefault(term, []).append(op)
         needed = self._needed(atomics, {value for axis in axes for value in (axis.place, axis.digit)})
         if len(terms) < 2 or not self._movable(needed, set(atomics)):
@@ -166,19 +170,19 @@ class _Body:
     # --- memory ----------------------------------------------------------------------------------------------------------
 
     def _overlaps(self, ref: Ref, atomics: set[Op]) -> tuple[ArrayRef, ...] | None:
-        """The arrays that may overlap ``ref``; None if the loop accesses what surely does, other than by ``atomics``."""
-        found: dict[ArrayRef, None] = {}
+        """Return the arrays that may overlap ``ref``, or None if the loop accesses memory that surely does, other than by ``atomics``."""
+        arrays: dict[ArrayRef, None] = {}
         for op in self.everything:
             other = ref_of(op)
             if other is None or op in atomics or not may_alias(ref, other):
                 continue
             if other == ref or not isinstance(ref, ArrayRef) or not isinstance(other, ArrayRef):
                 return None
-            found[other] = None
-        return tuple(found)
+            arrays[other] = None
+        return tuple(arrays)
 
     def _needed(self, atomics: Sequence[Op], given: Collection[Op | None]) -> frozenset[Op]:
-        """What of the body decides what ``atomics`` add, and whether they do, from the values ``given``."""
+        """Return the operations of the body that decide what ``atomics`` add, and whether they do, from the values ``given``."""
         needed: set[Op] = set()
         pending = [op.args[-1] for op in atomics] + [self.around[op] for op in atomics if op in self.around]
         while pending:
@@ -193,7 +197,7 @@ class _Body:
         return frozenset(needed)
 
     def _movable(self, needed: frozenset[Op], atomics: set[Op]) -> bool:
-        """Whether ``needed`` may be computed in a loop before this one, and more than once: no other update is read."""
+        """Return whether ``needed`` may be computed in a loop before this one, and more than once: no other update is read."""
         query, written = Dependence(), list[Access]()
         for access in accesses_in([self.body]):
             if access.op in atomics:
@@ -207,7 +211,7 @@ class _Body:
     # --- indices ---------------------------------------------------------------------------------------------------------
 
     def _axes(self, atomics: Sequence[Op]) -> tuple[Axis, ...] | None:
-        """The axes of the index space, outermost first, by the places that the indices of ``atomics`` are made of."""
+        """Return the axes of the index space, outermost first, from the coordinates in the indices of ``atomics``."""
         digits = Digits(self.index, self.bounds, self.invariant)
         places: dict[Op, None] = {}
         for op in atomics:
@@ -225,17 +229,18 @@ class _Body:
         return digits.axes(places)
 
     def _followed(self, atomic: Op, axes: Sequence[Axis]) -> list[tuple[int, Index]] | None:
-        """The indices of ``atomic`` that follow the axes, one for each, with their numbers. None if it is not so."""
-        found = []
+        """Return the indices of ``atomic`` that follow the axes, one for each, with their numbers. None if the indices do not follow
+        them."""
+        pairs = []
         for dim, value in enumerate(atomic.args[:-1]):
             if value in self.invariant and (value.type is i32 or value.code is ops.const):
                 continue
             index = self._index(value, axes)
             if index is None or abs(index.shift) > _FARTHEST:
                 return None
-            found.append((dim, index))
-        found.sort(key=lambda pair: pair[1].axis)
-        return found if [index.axis for _, index in found] == list(range(len(axes))) else None
+            pairs.append((dim, index))
+        pairs.sort(key=lambda pair: pair[1].axis)
+        return pairs if [index.axis for _, index in pairs] == list(range(len(axes))) else None
 
     def _index(self, value: Op, axes: Sequence[Axis]) -> Index | None:
         for number, axis in enumerate(axes):
@@ -255,7 +260,7 @@ class _Body:
         return self._limited(value, index, other, axes[index.axis])
 
     def _limited(self, value: Op, index: Index, limit: Op, axis: Axis) -> Index | None:
-        """Of a minimum or maximum with what is known relative to the ends of the axis."""
+        """Return the index of a minimum or maximum with a limit that is known relative to the ends of the axis."""
         low, high = index.low, index.high
         if value.code is ops.max_ and low is None:
             low = bound(limit).minus(axis.begin)
@@ -269,10 +274,10 @@ class _Body:
         return Index(index.axis, index.shift, low, high) if max(at_ends) <= _MOST_AT_ENDS else None
 
     def _wrapped(self, value: Op, axes: Sequence[Axis]) -> Index | None:
-        """Of a remainder by the extent of an axis that begins at 0."""
+        """Return the index of a remainder by the extent of an axis that begins at 0."""
         inner, divisor = value.args
         extent = bound(divisor)
-        shift = extents = 0  # what is added to the place
+        shift = extents = 0  # the numbers that are added to the coordinate
         while inner.code in (ops.add, ops.sub) and (below := _inside(inner, self.invariant)) is not None:
             other = next(a for a in inner.args if a is not below)
             sign = 1 if inner.code is ops.add else -1
@@ -286,7 +291,7 @@ class _Body:
         number = next((n for n, axis in enumerate(axes) if (inner, (None, 0), extent) == (axis.place, axis.begin, axis.end)), None)
         if number is None or (value.code is ops.irem and (shift < -1 or extents < 0 or shift + extents < 0)):
             return None
-        if extent.base is None:  # by as little as possible, so that one correction is enough
+        if extent.base is None:  # by as little as possible, so that one correction suffices
             if max(extent.offset, abs(shift)) > _LARGEST:
                 return None
             shift %= max(extent.offset, 1)
@@ -297,8 +302,8 @@ class _Body:
 
 
 def _has_small_indices(ref: FieldRef | ArrayRef, dims: Sequence[int]) -> bool:
-    """Whether a loop over the axes ``dims`` of ``ref``, which are not those of its elements, has an index of 32 bits, and no index of an
-    axis goes beyond `LAST_INDEX`; the latter of arrays each launch finds out."""
+    """Return whether a loop over the axes ``dims`` of ``ref``, which are not axes of its elements, has an index of 32 bits, and no index of
+    an axis goes beyond `LAST_INDEX`. Launches check the latter for arrays."""
     if isinstance(ref, ArrayRef):
         return not ref.wide and max(dims) < ref.ndim
     if max(dims) >= len(ref.shape) or math.prod([ref.shape[dim] for dim in dims]) > int(i32.max):
@@ -308,7 +313,7 @@ def _has_small_indices(ref: FieldRef | ArrayRef, dims: Sequence[int]) -> bool:
 
 
 def _inside(value: Op, invariant: Container[Op]) -> Op | None:
-    """The operand that varies of a sum, difference (not below one), minimum or maximum with an invariant."""
+    """Return the operand that varies of a sum, difference (not below one), minimum or maximum with an invariant."""
     if value.code not in (ops.add, ops.sub, ops.min_, ops.max_):
         return None
     a, b = value.args

@@ -10,7 +10,7 @@ _SITES = frozenset((ops.check, ops.print_))
 
 
 def collect_sites(kernel: Kernel) -> tuple[tuple[FaultSite, ...], tuple[PrintSite, ...]]:
-    """The fault and print sites of ``kernel`` in order of first appearance: the index in each tuple is the site's number."""
+    """Return the fault and print sites of ``kernel`` in order of first appearance. The index in each tuple is the number of the site."""
     faults: dict[FaultSite, None] = {}
     prints: dict[PrintSite, None] = {}
     for op in kernel.walk() if not _SITES.isdisjoint(kernel.codes) else ():

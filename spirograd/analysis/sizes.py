@@ -21,24 +21,25 @@ _BINARY: dict[OpCode, type[Binary]] = {
 }
 
 
-# An expression repeats a value for each of its uses. Longer ones take long to evaluate, and are of no use in messages.
+# The longest expressions. An expression repeats a value for each of its uses; long ones are slow to evaluate, and useless in messages.
 _MOST_OPERATIONS = 200
 
-# What the caller knows of a load, or of a parameter of a loop.
+# A function that returns the size of a load, or of a parameter of a loop, if the caller knows it.
 Leaf = Callable[[Op], "Size | None"]
 
 
 def size_of(value: Op, leaf: Leaf | None = None) -> Size | None:
-    """``value``, an integer of kernel IR, as a size expression; None if only the device can know it. ``leaf``: of loads and parameters.
+    """Return ``value``, an integer of kernel IR, as a size expression, or None if only the device can know it. ``leaf``: gives the sizes of
+    loads and parameters.
 
-    Made of constants, scalar arguments, array extents and their arithmetic, not too much of it. Sizes do not wrap: a bound whose
+    A size consists of constants, scalar arguments, array extents and a limited amount of their arithmetic. Sizes do not wrap: a bound whose
     computation overflows its type is undefined.
     """
     return _size(value, leaf) if _room_for(value, _MOST_OPERATIONS) >= 0 else None
 
 
 def _room_for(value: Op, most: int) -> int:
-    """How many of ``most`` operations are left, written out as an expression; less than 0 if they do not do."""
+    """Return how many of ``most`` operations are left once ``value`` is written as an expression; less than 0 if they do not suffice."""
     most -= 1
     for operand in value.args:
         if most < 0:
@@ -67,7 +68,7 @@ def _size(value: Op, leaf: Leaf | None) -> Size | None:
 
 
 def _cast(value: Op, leaf: Leaf | None) -> Size | None:
-    """A conversion between integer types that keeps every value, or keeps all that there are."""
+    """Return the size of a conversion between integer types that keeps every value, or keeps all that occur."""
     source, target = value.args[0].type, value.type
     if not isinstance(source, DType) or not isinstance(target, DType) or not source.is_int:
         return None
@@ -81,7 +82,7 @@ def _cast(value: Op, leaf: Leaf | None) -> Size | None:
 
 
 def _range_of(value: Op) -> tuple[int, int]:
-    """Between which numbers ``value`` lies, by its type and what it is made of: the count of a loop, as the front end computes it."""
+    """Return the bounds of ``value``, from its type and its operands if it is the count of a loop, as the front end computes it."""
     assert isinstance(value.type, DType)
     if value.code is ops.const:
         return int(value.attr), int(value.attr)
@@ -95,7 +96,8 @@ def _range_of(value: Op) -> tuple[int, int]:
 
 
 def _sub(value: Op, leaf: Leaf | None) -> Size | None:
-    """A difference; also of signed numbers, in the unsigned type that holds it: max(a, b) - b, or a choice of a and b for that."""
+    """Return the size of a difference, also of signed numbers in the unsigned type that holds it: max(a, b) - b, or a choice of a and b for
+    that."""
     x, y = value.args
     if x.code is ops.cast and y.code is ops.cast and isinstance(value.type, DType) and not value.type.is_signed:
         (a,), (b,) = x.args, y.args
@@ -108,13 +110,13 @@ def _sub(value: Op, leaf: Leaf | None) -> Size | None:
 
 
 def _not(value: Op, leaf: Leaf | None) -> Size | None:
-    """~x is -x - 1."""
+    """Return ~x as -x - 1."""
     a = _size(value.args[0], leaf)
     return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else Sub(-1, a)
 
 
 def _shift(kind: type[Binary]) -> Callable[[Op, Leaf | None], Size | None]:
-    """A shift by a constant is a multiplication or a division by a power of two."""
+    """Return a function that takes shifts by a constant as multiplications or divisions by a power of two."""
 
     def convert(value: Op, leaf: Leaf | None) -> Size | None:
         number, count = value.args
@@ -127,7 +129,7 @@ def _shift(kind: type[Binary]) -> Callable[[Op, Leaf | None], Size | None]:
 
 
 def _mask(value: Op, leaf: Leaf | None) -> Size | None:
-    """The lowest bits are a remainder."""
+    """Return the lowest bits as a remainder."""
     for number, mask in (value.args, value.args[::-1]):
         if mask.code is ops.const and int(mask.attr) >= 0 and not int(mask.attr) & int(mask.attr) + 1:
             a = _size(number, leaf)
@@ -140,12 +142,12 @@ def _neg(value: Op, leaf: Leaf | None) -> Size | None:
     return None if a is None or not isinstance(value.type, DType) or not value.type.is_signed else Sub(0, a)
 
 
-# An order as "less": whether its operands change places, and whether it is the negation of that.
+# An order in terms of "less": whether its operands are swapped, and whether it is the negation of the result.
 _ORDERS = {ops.lt: (False, False), ops.gt: (True, False), ops.ge: (False, True), ops.le: (True, True)}
 
 
 def _select(value: Op, leaf: Leaf | None) -> Size | None:
-    """A choice by the order of two numbers."""
+    """Return a choice by the order of two numbers as a minimum, a maximum or a magnitude."""
     condition, chosen, other = value.args
     if condition.code not in _ORDERS:
         return None

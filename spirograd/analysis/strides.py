@@ -1,4 +1,4 @@
-"""How much integers grow from one iteration of a loop to the next, where that is a constant."""
+"""Strides of integers: their growth from one iteration of a loop to the next, where it is constant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spirograd.ir.nodes import Op
 
 
 def stride(op: Op, known: dict[Op, int | None]) -> int | None:
-    """How much ``op`` grows per iteration if that is a constant, else None."""
+    """Return the growth of ``op`` per iteration if it is constant, else None."""
     if op not in known:
         known[op] = _compute(op, known)
     return known[op]

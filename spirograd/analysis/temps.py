@@ -9,7 +9,7 @@ from spirograd.ir.nodes import Kernel, TempRef
 
 
 def temp_refs(kernel: Kernel) -> tuple[TempRef, ...]:
-    """The temporaries of ``kernel``: return values first, then the others in order of first appearance."""
+    """Return the temporaries of ``kernel``: return values first, then the others in order of first appearance."""
     seen: dict[TempRef, None] = dict.fromkeys(kernel.returns)
     for _, ref in kernel.accesses:
         if isinstance(ref, TempRef):
@@ -18,7 +18,7 @@ def temp_refs(kernel: Kernel) -> tuple[TempRef, ...]:
 
 
 def temp_offsets(kernel: Kernel) -> tuple[dict[TempRef, int], int]:
-    """The byte offset of every temporary, naturally aligned, and the size of all of them in bytes (a multiple of 8)."""
+    """Return the byte offset of every temporary, naturally aligned, and the size of all of them in bytes (a multiple of 8)."""
     offsets: dict[TempRef, int] = {}
     end = 0
     for ref in temp_refs(kernel):

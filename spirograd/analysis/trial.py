@@ -1,4 +1,4 @@
-"""Running a kernel on NumPy arrays through the reference interpreter: for tests of passes, and for looking at a kernel."""
+"""Trial runs of a kernel on NumPy arrays through the reference interpreter, for tests of passes and for inspection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GAP = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run left: returned scalars; the fault (site, operands) that came first, if any; prints (site, values) in order."""
+    """The outcome of a run: returned scalars; the first fault (site, operands), if any; prints (site, values) in order."""
 
     returns: tuple[object, ...]
     fault: tuple[FaultSite, tuple[object, ...]] | None
@@ -33,13 +33,13 @@ class Outcome:
 
 
 class HostMemory:
-    """NumPy arrays at made-up addresses that lie 4 GiB apart."""
+    """A memory of NumPy arrays at artificial addresses that lie 4 GiB apart."""
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []
 
     def add(self, array: Array) -> int:
-        """The address of a contiguous array; the kernel works on the array itself."""
+        """Add a contiguous array, which the kernel accesses in place. Return its address."""
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ValueError("a kernel needs contiguous, writable arrays")
         self._arrays.append(array.reshape(-1).view(np.uint8))
@@ -53,7 +53,8 @@ class HostMemory:
 
 
 def plain_block(kernel: Kernel) -> ArgBlock:
-    """An argument block for kernel IR with every entry that a run can need: buffers first, then scalars and extents, 8 bytes each."""
+    """Return an argument block for kernel IR with every entry that a run can need: buffers first, then scalars and extents, 8 bytes
+    each."""
     entries: dict[Slot, None] = {}
     for op in kernel.walk():
         ref = ref_of(op)
@@ -93,7 +94,7 @@ class _Packing:
         self.ring[artifact.PRINT_CAPACITY] = artifact.PRINT_WORDS - artifact.PRINT_DATA
 
     def entry(self, slot: Slot) -> bytes:
-        """The bytes of one entry of the block."""
+        """Return the bytes of one entry of the block."""
         buffers: dict[str, Array] = {"temps": self.temps, "fault": self.fault, "print": self.ring, "locks": self.locks}
         own = buffers.get(slot.kind)
         if own is not None:
@@ -119,7 +120,7 @@ class _Packing:
 
 
 def _decoded(words: object, dtypes: Sequence[DType]) -> tuple[object, ...]:
-    """Values from pairs of words."""
+    """Return values from pairs of words."""
     raw = np.ascontiguousarray(words, np.uint32).tobytes()
     return tuple([np.frombuffer(raw[8 * k : 8 * k + t.size], storage(t).np)[0].item() for k, t in enumerate(dtypes)])
 
@@ -132,7 +133,7 @@ def _prints(
     while at < end:
         site = sites[int(ring[at])]
         n = 2 * len(site.dtypes)
-        if at + 2 + n > end:  # it did not fit any more
+        if at + 2 + n > end:  # The record did not fit into the ring.
             break
         out.append((site, _decoded(ring[at + 2 : at + 2 + n], site.dtypes)))
         at += 2 + n
@@ -153,12 +154,12 @@ def run(
     chunks: int = 1,
     uncontended: bool = False,
 ) -> Outcome:
-    """Run ``kernel`` once. ``args``: one scalar or array per argument (a NumPy array is worked on in place); ``trees``: the memory of each
-    field tree, as any contiguous array; ``grads``: arrays for ``(argument, role)``.
+    """Run ``kernel`` once. ``args``: one scalar or array for each argument (a NumPy array is accessed in place); ``trees``: the memory of
+    each field tree, as any contiguous array; ``grads``: arrays for ``(argument, role)``.
 
-    For device IR hand in ``source``, the kernel IR it was made from (temporaries and return values are laid out by it), the ``block`` of
-    its layout, and ``sites`` if its diagnostics are already plain memory operations. ``chunks``, ``uncontended``: see
-    `compile_for_run`. Raises ValueError if an array does not fit.
+    For device IR pass ``source``, the kernel IR that it was lowered from (temporaries and return values are laid out by it), the ``block``
+    of its layout, and ``sites`` if its diagnostics are already plain memory operations. ``chunks``, ``uncontended``: see `compile_for_run`.
+    Raises ValueError if an array does not fit.
     """
     origin = source or kernel
     for argument, value in zip(origin.args, args):

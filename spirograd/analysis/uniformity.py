@@ -1,10 +1,11 @@
-"""Which values are the same in all iterations of a parallel loop, and whether several iterations can run in lockstep, as lanes of vectors.
+"""Uniformity: the values that are the same in all iterations of a parallel loop, and whether several iterations can be vectorised, one in
+each lane.
 
 LLVM vectorises innermost loops only. A parallel loop around a serial one whose iterations depend on each other (a simulation, a solver,
-their gradients) would run one operation at a time, waiting for its result. If all lanes take the same branches and run the same number
-of iterations, they need one control flow between them. Where they do not, control flow diverges: a branch or a loop runs for as long as any
-lane needs it, under a mask of the lanes that do (Karrenberg and Hack, "Whole-function vectorization"; Pharr and Mark, "ispc"). A value is
-then uniform if it is the same in all lanes that take part.
+their gradients) would run one operation at a time, waiting for its result. If all lanes take the same branches and run the same number of
+iterations, one control flow serves all of them. Otherwise control flow diverges: a branch or a loop runs as long as any lane needs it,
+under a mask of the lanes that do (Karrenberg and Hack, "Whole-function vectorization"; Pharr and Mark, "ispc"). A value is then uniform if
+it is the same in all active lanes.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from spirograd.base.dtypes import DType, Vec, f16
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 
-# Loads of every n-th element are loads of whole vectors, of which lanes take their elements.
+# Loads of every n-th element become loads of whole vectors, from which lanes take their elements.
 INTERLEAVED = (2, 3, 4)
 _REFUSED = frozenset((ops.cas, ops.barrier, ops.clock, ops.call_memory, ops.vec, ops.extract, ops.insert))
-# Memory whose order of accesses can be seen.
+# Memory whose order of accesses can be observed.
 _ORDERED = frozenset(("print", "locks"))
 
 
 class Diverges(Exception):
-    """The iterations cannot run in lockstep."""
+    """A divergence that prevents vectorisation."""
 
 
 class Uniformity:
-    """What differs between the iterations of ``body``, whose index is its first parameter. Raises Diverges.
+    """The values of ``body`` that differ between iterations. The index is the first parameter of ``body``. Raises Diverges.
 
-    ``guard``: that of the guard, if the loop is guarded; then iterations that run together are not adjacent.
+    ``guard``: the uniformity of the guard, if the loop is guarded. Then iterations that run together are not adjacent.
     """
 
     def __init__(self, body: Region, guard: Uniformity | None = None) -> None:
@@ -37,13 +38,13 @@ class Uniformity:
         self.index = body.params[0]
         self.varying: set[Op] = set(body.params)
         self.used: set[Op] = {a for op in body.walk() for a in op.args}
-        self.mixed: dict[Op, list[bool]] = {}  # control operation -> which results vary
-        self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same, by its regions
-        self.divergent: set[Op] = set()  # control operations through which lanes go different ways
-        self.backwards: set[Op] = set()  # those of them that are counted loops whose lanes end together, instead of beginning together
+        self.mixed: dict[Op, list[bool]] = {}  # control operation -> for each result, whether it varies
+        self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same for its regions
+        self.divergent: set[Op] = set()  # control operations in which lanes diverge
+        self.backwards: set[Op] = set()  # divergent counted loops whose lanes end together, instead of beginning together
         self.counts: dict[Op, Op] = {}  # operation that counts the iterations of such a loop, before or after it -> the loop
-        self.groups: LaneGroups | None = None  # where each vector begins at a multiple of its lanes, and loads gain from it
-        self._masked = self._waiting = 0  # how many divergent operations are around the current one, and how many `while`
+        self.groups: LaneGroups | None = None  # set if each vector begins at a multiple of its lanes, and loads gain from it
+        self._masked = self._waiting = 0  # the number of divergent operations around the current one, and of `while` among them
         self._region(body)
 
     def varies(self, op: Op) -> bool:
@@ -65,7 +66,7 @@ class Uniformity:
         return [v in self.varying for v in region.results]
 
     def _is_ordered(self, op: Op) -> bool:
-        """Whether it can be seen in which order iterations come to ``op``, or one may wait for another there."""
+        """Return whether the order in which iterations reach ``op`` can be observed, or one may wait for another there."""
         ref = ref_of(op)
         if isinstance(ref, BufferRef) and ref.slot.kind in _ORDERED:
             return True
@@ -94,7 +95,8 @@ class Uniformity:
             self._divergent_for(op)
             return
         (body,) = op.regions
-        # In a nest this loop is visited again and again: begin with what is known, or the number of visits doubles with each level.
+        # An outer loop visits this loop again and again. Starting from the known state keeps the number of visits from doubling with each
+        # level.
         carried = [a in self.varying or p in self.varying for a, p in zip(op.args[2:], body.params[1:])]
         while True:
             self.varying.update(p for p, differs in zip(body.params[1:], carried) if differs)
@@ -105,7 +107,8 @@ class Uniformity:
         self.mixed[op] = self.yields[body] = carried
 
     def _divergent_for(self, op: Op) -> None:
-        """Lanes count together from their first iterations on, or to their last ones where that is what the body counts: reverse sweeps."""
+        """Handle a counted loop in which lanes diverge. Lanes count together from their first iterations, or to their last ones if the body
+        counts backwards, as reverse sweeps do."""
         begin, end, *_ = op.args
         (body,) = op.regions
         index = body.params[0]
@@ -145,18 +148,18 @@ class Uniformity:
         self.yields.update(dict.fromkeys(op.regions, self.mixed[op]))
 
     def reads_elements(self) -> bool:
-        """Whether a result depends on what each iteration loads. What is tested of indices holds for most iterations, or for neighbours."""
+        """Return whether a result depends on loads of each iteration. Conditions on indices hold for most iterations, or for neighbours."""
         seen = list(self.body.results)
         for op in seen:
             seen += [a for a in op.args if self.varies(a)]
         return any(op.code is ops.load and self.varies(op) for op in seen)
 
     def adds_together(self, op: Op) -> bool:
-        """Whether ``op`` adds to one and the same element in all iterations, and its result is not used."""
+        """Return whether ``op`` adds to one element in all iterations, and its result is not used."""
         return op.code is ops.atomic and op.attr[0] == "add" and op not in self.used and op.args[0] not in self.varying
 
     def contiguous(self, op: Op) -> bool:
-        """Whether the integer ``op`` grows by one from lane to lane."""
+        """Return whether the integer ``op`` grows by one from lane to lane."""
         if self.guard is not None:
             return False
         if op is self.index:
@@ -172,7 +175,7 @@ class Uniformity:
         return op.code is ops.sub and self.contiguous(op.args[0]) and op.args[1] not in self.varying
 
     def lane_stride(self, op: Op) -> int:
-        """By how much the index ``op`` of an element grows from lane to lane; 0 if that is not known."""
+        """Return the growth of the index ``op`` of an element from lane to lane, or 0 if it is not known."""
         if self.contiguous(op):
             return 1
         if op.attr != "nsw" or op.code not in (ops.add, ops.sub, ops.mul):
@@ -195,28 +198,28 @@ class Uniformity:
             self.groups = groups
 
     def grouped(self, op: Op) -> bool:
-        """Whether groups of lanes share ``op``, or it loads elements at regular distances for each of them."""
+        """Return whether groups of lanes share ``op``, or it loads elements at regular distances for each of them."""
         return self.groups is not None and self.groups.knows(op)
 
     def interleaved(self, op: Op) -> bool:
-        """Whether the load ``op`` is of every second, third or fourth element of 32 bits: of one entry of small vectors."""
+        """Return whether the load ``op`` is of every second, third or fourth element of 32 bits, as of one entry of small vectors."""
         return op.attr.dtype.bits == 32 and self.lane_stride(op.args[0]) in INTERLEAVED
 
 
 def is_adstack(op: Op) -> bool:
-    """Whether ``op`` accesses an adstack, of which each lane has its own."""
+    """Return whether ``op`` accesses an adstack. Each lane has its own."""
     ref = op.attr
     return op.code in (ops.load, ops.store) and isinstance(ref, BufferRef) and ref.slot.kind == "adstacks"
 
 
 def is_report(op: Op) -> bool:
-    """Whether ``op`` accesses the fault record: where all lanes fail together, one of them tells."""
+    """Return whether ``op`` accesses the fault record. If all lanes fail together, one of them reports."""
     ref = ref_of(op)
     return isinstance(ref, BufferRef) and ref.slot.kind == "fault"
 
 
 def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:
-    """Whether ``op`` is end - 1 - index, of a loop that begins at 0."""
+    """Return whether ``op`` is end - 1 - index, in a loop that begins at 0."""
     if op.code is not ops.sub or op.args[1] is not index or begin.code is not ops.const or begin.attr != 0:
         return False
     last = op.args[0]
@@ -224,5 +227,5 @@ def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:
 
 
 def _speculable(op: Op) -> bool:
-    """Whether ``op`` may run though its branch is not taken. A function may have a loop that never ends there."""
+    """Return whether ``op`` may run if its branch is not taken. A function may contain a loop that never ends there."""
     return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem, ops.call)

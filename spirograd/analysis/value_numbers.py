@@ -1,4 +1,4 @@
-"""Value numbering: operations that compute the same from the same operands have the same number, whatever region they are in.
+"""Value numbering: operations that compute the same from the same operands have the same number, in every region.
 
 Indices are split into a numbered value and a constant, their affine form. B. Alpern, M. N. Wegman and F. K. Zadeck, Detecting Equality of
 Variables in Programs, 1988.
@@ -16,7 +16,8 @@ _SUMS = frozenset((ops.add, ops.sub))
 
 
 class Affine(NamedTuple):
-    """The sum of a value and a constant. ``number``: of the value, -1 if the sum is the constant alone, without ``value``."""
+    """The affine form of an index: the sum of a value and a constant. ``number``: the number of the value, or -1 if the sum is the constant
+    alone, without ``value``."""
 
     number: int
     offset: int
@@ -24,8 +25,8 @@ class Affine(NamedTuple):
 
 
 class ValueNumbers:
-    """Numbers of values. ``same``: parameters to be taken for others, as the indices of two loops. ``steady``: memory that nothing writes
-    meanwhile, from which loads with the same indices are equal."""
+    """A numbering of values. ``same``: parameters that count as others, such as the indices of two loops. ``steady``: memory that is not
+    written meanwhile, so that loads with the same indices are equal."""
 
     def __init__(self, same: Mapping[Op, Op] | None = None, steady: Collection[Ref] = ()) -> None:
         self._same = same or {}
@@ -41,7 +42,7 @@ class ValueNumbers:
 
     def _key(self, op: Op) -> Hashable:
         if op.code is ops.const:
-            return (op.code, op.type, repr(op.attr))  # the text tells -0.0 from 0.0, and NaN equals itself
+            return (op.code, op.type, repr(op.attr))  # The text distinguishes -0.0 from 0.0, and NaN equals itself.
         computed = op.code.effect == "pure" and op.code is not ops.result
         if not computed and not (op.code is ops.load and op.attr in self._steady):
             return self._same.get(op, op)
@@ -49,17 +50,17 @@ class ValueNumbers:
         return (op.code, op.type, op.attr, *(sorted(operands) if op.code.commutative else operands))
 
     def all(self, values: Iterable[Op]) -> tuple[int, ...]:
-        """The numbers of several values."""
+        """Return the numbers of several values."""
         return tuple([self(value) for value in values])
 
     def affine(self, op: Op) -> Affine:
-        """The affine form of ``op``, which wraps around as its type does."""
+        """Return the affine form of ``op``, which wraps around as its type does."""
         value, offset = affine(op)
         return Affine(-1 if value is None else self(value), offset, value)
 
 
 def affine(op: Op) -> tuple[Op | None, int]:
-    """``op`` as the sum of a value, None if there is none, and a constant."""
+    """Return ``op`` as the sum of a value, None if there is none, and a constant."""
     offset = 0
     while op.code in _SUMS:
         a, b = op.args

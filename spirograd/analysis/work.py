@@ -1,4 +1,4 @@
-"""What an iteration of a task moves and computes, as far as its IR tells: bytes of loads and stores, floating-point operations."""
+"""The work of an iteration of a task, as far as its IR determines it: bytes of loads and stores, floating-point operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOVED = (
     ops.cast, ops.bitcast, ops.select, ops.stop_grad, ops.recall, ops.with_partial, ops.opaque, ops.vec, ops.extract, ops.insert, ops.call,
     ops.result,
 )  # fmt: skip
-# Operations that compute -> how many count for each float of the result.
+# Operations that compute -> how many operations count for each float of the result.
 _COMPUTING = {code: 2 if code is ops.fma else 1 for code in ops.ALL if code.effect == "pure" and code.arity != 0 and code not in _MOVED}
 # Accesses to memory -> how many times they move their element.
 _MOVES = {ops.load: 1, ops.store: 1, ops.atomic: 2, ops.cas: 2, ops.claim: 2}
@@ -20,8 +20,9 @@ _CALLS = (ops.call, ops.call_memory)
 
 
 def work_of(region: Region) -> Work:
-    """The work of running ``region`` once. Loads from a place that is the same in each iteration count nothing. Of an `if`, the larger
-    numbers of both branches count. A loop whose bounds are no constants counts once, and makes the result a lower bound, as calls do."""
+    """Return the work of running ``region`` once. Loads from an element that is the same in each iteration do not count. For an `if`, the
+    larger numbers of both branches count. A loop whose bounds are not constants counts once, and makes the result a lower bound, as calls
+    do."""
     moved = computed = 0
     exact = True
     for op in region.ops:

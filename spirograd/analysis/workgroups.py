@@ -14,30 +14,31 @@ from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
-# Operations of a body of which several iterations are run at a time: longer ones would take too many registers. H200, 128M f32: a sine, an
-# exponential and a logarithm (70 operations) take 0.60 ms one by one, 0.38 ms four at a time.
+# Operations of a body of which an invocation runs several iterations at a time. Longer bodies would take too many registers. H200, 128M
+# f32: a sine, an exponential and a logarithm (70 operations) take 0.60 ms one by one, 0.38 ms four at a time.
 _LONGEST = 96
-# Where accesses are not merged, several are on their way at least: so many iterations of bodies of at most so many operations.
+# Where accesses are not merged, several should be in flight: the number of iterations, by the number of operations of the body.
 _STRIDED, _LONGEST_STRIDED = 4, 48
-# Iterations of an invocation at a time.
+# The most iterations of an invocation at a time.
 MOST_AT_A_TIME = 8
-# Blocks in a row, at the ends of which may be some that are not full: these take their iterations one by one.
+# Blocks in a row. Those at its ends may not be full, and run their iterations one by one.
 _WIDE = 16
 
 
 def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
-    """Of a task: what its loop asks for, else what ``options`` say, else the default; at most what the device takes. 1 of serial tasks."""
+    """Return the workgroup size of a task: the size of its loop, else of ``options``, else the default; at most the limit of the device.
+    Serial tasks have 1."""
     if task.attr.kind == "serial":
         return 1
     return max(1, min(task.attr.group_size or options.group_size or _DEFAULT, caps.max_group_size))
 
 
 def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
-    """The thread coarsening of a range task (lowering IR) in workgroups of ``size``: how many consecutive iterations an invocation runs at
-    a time. A power of two, more than 1 where short straight-line code accesses the elements of the index: accesses of several iterations
-    are merged then."""
+    """Return the thread coarsening of a range task (lowering IR) in workgroups of ``size``: how many consecutive iterations an invocation
+    runs at a time. A power of two, more than 1 where short straight-line code accesses the elements of the index: then the device merges
+    accesses of several iterations."""
     bounds, body, *_ = task.regions
-    # The first invocations take one each of what fills no block: a workgroup must have enough of them.
+    # The first invocations take one iteration each of those that fill no block, so a workgroup must have enough invocations.
     if size < MOST_AT_A_TIME or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
         return 1
     accesses = [op for op in body.ops if isinstance(ref_of(op), BufferRef)]
@@ -45,13 +46,13 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
     if not along or bounds.results[0].code is not ops.const:
         return 1
     factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), MOST_AT_A_TIME))
-    # What is stored begins at a multiple of its size then, or is better stored by neighbouring invocations.
+    # Stores then begin at a multiple of their size, or neighbouring invocations should store.
     decides = next((place for op, place in along if op.code is ops.store), along[0][1])
     return 1 if (bounds.results[0].attr + decides) % factor else factor
 
 
 def strided_factor(task: Op, size: int, caps: Capabilities) -> int:
-    """How many iterations of a range task (lowering IR) an invocation runs at a time, as far apart as a workgroup is large: more than 1 for
+    """Return how many iterations of a range task (lowering IR) an invocation runs at a time, one workgroup size apart: more than 1 for
     short straight-line code that accesses memory, on devices that do not merge accesses."""
     bounds, body, *_ = task.regions
     if caps.target.access_bytes or caps.cpu_driver or size & (size - 1) or len(bounds.results) > 2 or not _is_short(body, _LONGEST_STRIDED):
@@ -63,9 +64,9 @@ def strided_factor(task: Op, size: int, caps: Capabilities) -> int:
 class RowBlocks:
     """Thread coarsening along the rows of an index space of several axes: ``factor`` columns at a time (a power of two), of ``width``.
 
-    A block covers the columns from ``factor * k - shift`` on, as far as they exist: what it stores begins at a multiple of its size then.
-    ``columns``, ``rows``: the operations of the body that find the column of an index, and its row, or that divided by the number beside.
-    ``addresses``: those that grow with the column, each with one that stands before it and is as much less as the number beside says.
+    A block covers the columns from ``factor * k - shift`` on, as far as they exist, so that its stores begin at a multiple of their size.
+    ``columns``, ``rows``: the operations of the body that compute the column of an index, and its row, or the row divided by the number
+    beside. ``addresses``: operations that grow with the column, each with an earlier operation and the difference between both.
     """
 
     width: int
@@ -77,7 +78,7 @@ class RowBlocks:
 
     @property
     def per_row(self) -> int:
-        """How many blocks cover a row."""
+        """Return the number of blocks that cover a row."""
         return -(-(self.width + self.shift) // self.factor)
 
     @property
@@ -86,7 +87,7 @@ class RowBlocks:
 
 
 def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
-    """The coarsening of a range task (lowering IR) along rows, where `coarsening_factor` finds nothing: of short straight-line code with
+    """Return the coarsening of a range task (lowering IR) along rows, where `coarsening_factor` is 1: for short straight-line code with
     constant extents, all of whose accesses are to one element or to neighbours in the row, at constant distances."""
     bounds, body, *_ = task.regions
     begin, end, *limit = bounds.results
@@ -108,7 +109,7 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
     if not along or any(place is None or place.columns != 1 for _, place in along):
         return None
     factor = max(1, min(caps.target.access_bytes // max(op.attr.dtype.size for op, _ in along), MOST_AT_A_TIME))
-    # What is stored decides where blocks begin.
+    # Stores decide where blocks begin.
     decides = next((place for op, place in along if op.code is ops.store), along[0][1])
     if decides is None or decides.unit % factor or factor == 1:
         return None
@@ -117,21 +118,21 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
 
 
 def _distances(body: Region, along: Sequence[tuple[Op, _Place | None]]) -> dict[Op, tuple[Op, int]]:
-    """See `RowBlocks.addresses`."""
+    """Return `RowBlocks.addresses`."""
     places = {op.args[0]: place for op, place in along}
     first: dict[object, tuple[Op, int]] = {}
-    found: dict[Op, tuple[Op, int]] = {}
+    distances: dict[Op, tuple[Op, int]] = {}
     for op in body.ops:
         place = places.get(op)
         if place is not None:
             leader, offset = first.setdefault((op.type, frozenset(place.terms.items())), (op, place.offset))
-            found[op] = (leader, place.offset - offset)
-    return found
+            distances[op] = (leader, place.offset - offset)
+    return distances
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Place:
-    """An index in elements: ``columns`` times the column, plus ``offset``, plus a sum of multiples of values that the row decides."""
+    """An index in elements: ``columns`` times the column, plus ``offset``, plus a sum of multiples of values that are constant in a row."""
 
     columns: int
     offset: int
@@ -144,7 +145,7 @@ class _Place:
 
     @property
     def unit(self) -> int:
-        """Divides the sum."""
+        """Return a number that divides the sum."""
         return math.gcd(*self.terms.values())
 
 
@@ -157,7 +158,7 @@ class _Places:
             self._known[op] = _Place(0, 0, {first.setdefault(divisor, op): 1})
 
     def of(self, value: Op) -> _Place | None:
-        """None: it depends on the column in another way."""
+        """Return ``value`` as such an index, or None if it depends on the column in another way."""
         if value not in self._known:
             self._known[value] = self._find(value)
         return self._known[value]
@@ -185,7 +186,7 @@ def _is_short(body: Region, longest: int = _LONGEST) -> bool:
 
 
 def _is_choice(op: Op) -> bool:
-    """Whether ``op`` is an `if` that only computes values, such as those of arguments for which an elementary function has another way, or
+    """Return whether ``op`` is an `if` that only computes values, such as the variants of an elementary function for some arguments, or
     that updates shared memory."""
     return op.code is ops.if_ and all(
         inner.code.effect == "pure" or inner.code is ops.yield_ or isinstance(ref_of(inner), SharedRef)
@@ -195,7 +196,7 @@ def _is_choice(op: Op) -> bool:
 
 
 def _offset(address: Op, index: Op) -> int | None:
-    """By how much ``address`` is more than the index, where that is constant."""
+    """Return the difference of ``address`` and the index if it is constant, else None."""
     if address is index:
         return 0
     if address.code in (ops.add, ops.sub) and address.args[0] is index and address.args[1].code is ops.const:

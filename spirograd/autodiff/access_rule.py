@@ -1,7 +1,7 @@
 """The rule of global data access: within an adstack, memory with a gradient is not overwritten once it has been read.
 
-The family's adstacks compute wrong gradients of programs that break it. `checking` makes of a kernel another one that does the same, and
-fails where the rule is broken: it marks each element that it reads, and looks for the mark before it writes one.
+The adstacks of the family compute wrong gradients of programs that break it. `checking` turns a kernel into another one that does the same,
+and fails where the rule is broken: it marks each element that it reads, and checks the mark before it writes one.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from spirograd.transforms.simplification.inline_calls import inline_calls
 
 
 def checking(kernel: Kernel, shadow: ShadowOf, caps: Capabilities, options: CompileOptions) -> tuple[Kernel, tuple[Outer, ...]]:
-    """A kernel that does what ``kernel`` (kernel IR) does, without prints, and checks the rule; and the memory that it has marks for.
+    """Return a kernel that does what ``kernel`` (kernel IR) does, without prints, and checks the rule; and the memory that it has marks
+    for.
 
-    The marks are arrays of i32 behind the arguments of ``kernel``, one for each such memory, of its shape, zero where nothing was read.
+    The marks are arrays of i32 behind the arguments of ``kernel``, one for each such memory, with its shape. They are zero where nothing
+    was read.
     """
     kernel = inline_calls(kernel, PassContext(caps, options))
-    found: dict[Outer, ArrayRef] = {}
+    marks: dict[Outer, ArrayRef] = {}
     for op in kernel.walk():
         ref = ref_of(op)
-        if isinstance(ref, (FieldRef, ArrayRef)) and ref.role == "primal" and ref not in found and shadow(ref) is not None:
-            found[ref] = ArrayRef(f"reads of {ref.name}", len(kernel.args) + len(found), i32, rank(ref))
-    body = _Checks(found).region(kernel.body)
-    args = (*kernel.args, *[ArrayArg(mark.name, i32, mark.ndim) for mark in found.values()])
-    return Kernel(kernel.name, args, body, kernel.returns, kernel.loc), tuple(found)
+        if isinstance(ref, (FieldRef, ArrayRef)) and ref.role == "primal" and ref not in marks and shadow(ref) is not None:
+            marks[ref] = ArrayRef(f"reads of {ref.name}", len(kernel.args) + len(marks), i32, rank(ref))
+    body = _Checks(marks).region(kernel.body)
+    args = (*kernel.args, *[ArrayArg(mark.name, i32, mark.ndim) for mark in marks.values()])
+    return Kernel(kernel.name, args, body, kernel.returns, kernel.loc), tuple(marks)
 
 
 class _Checks(Rewriter):
@@ -45,13 +47,13 @@ class _Checks(Rewriter):
         return self._marks.get(ref) if isinstance(ref, (FieldRef, ArrayRef)) else None
 
     def _read(self, op: Op) -> Op:
-        made, mark = self.copy(op), self._mark(ref_of(op))
+        copy, mark = self.copy(op), self._mark(ref_of(op))
         if mark is not None:
             self.b.store(mark, *self._place(op), self.b.const(1))
-        return made
+        return copy
 
     def _place(self, op: Op) -> list[Op]:
-        """The indices of the mark of the element that ``op`` accesses: arrays count from 0, fields from their origin."""
+        """Return the indices of the mark of the element that ``op`` accesses: arrays count from 0, fields from their origin."""
         ref = ref_of(op)
         assert isinstance(ref, (FieldRef, ArrayRef))
         indices, origin = self.args(op)[: rank(ref)], ref.layout.origin if isinstance(ref, FieldRef) else ()

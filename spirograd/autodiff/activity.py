@@ -1,4 +1,4 @@
-"""Activity analysis: values that depend on memory with a gradient, and on which memory with a gradient depends."""
+"""Activity analysis: values that depend on memory with a gradient, and values that memory with a gradient depends on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempRef, ref_of
 
 ShadowOf = Callable[[Ref], "Ref | None"]
-# A value, or memory of a launch, which values flow through.
+# A value, or memory of a launch, through which values flow.
 Node = Union[Op, TempRef, AdstackRef]
 
 # Operands that the results of structural operations depend on.
@@ -24,12 +24,12 @@ _FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
     ops.select: lambda op: op.args[1:],
     ops.with_partial: lambda op: op.args[:2],
 }
-# Operands of a loop before the values that it carries, and which of its regions yields them.
+# Operands of a loop before its loop-carried values, and the region that yields these.
 FIXED = {ops.for_: 2, ops.while_: 0}
 
 
 def is_float(t: Type | tuple[Type, ...]) -> bool:
-    """Whether values of type ``t`` have derivatives: floats, and vectors of them."""
+    """Return whether values of type ``t`` have derivatives: floats, and vectors of them."""
     if isinstance(t, Vec):
         return t.elem.is_float
     return isinstance(t, DType) and t.is_float
@@ -39,9 +39,9 @@ def is_float(t: Type | tuple[Type, ...]) -> bool:
 class Activity:
     """The result of `activity`.
 
-    ``flows``: for each float value (and temporary) those that it is computed from, differentiably. ``varied`` values depend on an active
-    input (a read of memory with a gradient); an active output (a write of such memory, a returned value) depends on ``useful`` ones; an
-    active value is both.
+    ``flows``: for each float value (and temporary) the values that it is computed from, differentiably. ``varied`` values depend on an
+    active input (a read of memory with a gradient). An active output (a write of such memory, a returned value) depends on ``useful``
+    values. An active value is both.
     """
 
     flows: dict[Node, list[Node]] = field(default_factory=dict)
@@ -54,39 +54,39 @@ class Activity:
 
 def activity(kernel: Kernel, shadow: ShadowOf) -> Activity:
     """Find the active values of kernel IR. ``shadow``: the gradient of outer memory, None if it has none."""
-    found = Activity()
+    result = Activity()
     active_inputs: list[Node] = []
     active_outputs: list[Node] = list(kernel.returns)
     for op in kernel.walk():
-        found.flows.update(_control(op))
+        result.flows.update(_control(op))
         ref = ref_of(op)
         if ref is None:
             if is_float(op.type) and op.code is not ops.result:
-                found.flows[op] = [a for a in _operands(op) if is_float(a.type)]
+                result.flows[op] = [a for a in _operands(op) if is_float(a.type)]
             continue
         value = _value(op)
         if isinstance(ref, (TempRef, AdstackRef)):
             if value is not None:
-                found.flows.setdefault(ref, []).append(value)
+                result.flows.setdefault(ref, []).append(value)
             if is_float(op.type):
-                found.flows[op] = [ref]
+                result.flows[op] = [ref]
         elif shadow(ref) is not None:
             if value is not None:
                 active_outputs.append(value)
             if is_float(op.type):
                 active_inputs.append(op)
-    found.useful = _reach(active_outputs, found.flows)
-    found.varied = _reach(active_inputs, _inverted(found.flows))
-    return found
+    result.useful = _reach(active_outputs, result.flows)
+    result.varied = _reach(active_inputs, _inverted(result.flows))
+    return result
 
 
 def _value(op: Op) -> Op | None:
-    """The float that ``op`` puts into memory."""
+    """Return the float that ``op`` puts into memory, or None."""
     return op.args[-1] if op.code.effect in ("write", "atomic") and is_float(op.args[-1].type) else None
 
 
 def _operands(op: Op) -> tuple[Op, ...]:
-    """The operands of a pure operation that its derivative depends on; of results of control operations see `_control`."""
+    """Return the operands of a pure operation on which its derivative depends. For results of control operations see `_control`."""
     flow = _FLOWS.get(op.code)
     if flow is not None:
         return flow(op)
@@ -94,7 +94,7 @@ def _operands(op: Op) -> tuple[Op, ...]:
 
 
 def _control(op: Op) -> dict[Node, list[Node]]:
-    """The flows into the parameters of the regions of ``op``, or into ``op`` if it is a result."""
+    """Return the flows into the parameters of the regions of ``op``, or into ``op`` if it is a result."""
     if op.code is ops.result and is_float(op.type):
         owner, k = op.args[0], op.attr
         if owner.code is ops.if_:
@@ -119,7 +119,7 @@ def _inverted(flows: dict[Node, list[Node]]) -> dict[Node, list[Node]]:
 
 
 def _reach(start: Iterable[Node], edges: dict[Node, list[Node]]) -> set[Node]:
-    """All nodes that can be reached from ``start``."""
+    """Return all nodes that can be reached from ``start``."""
     seen = set(start)
     work = list(seen)
     while work:

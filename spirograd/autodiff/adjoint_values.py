@@ -9,50 +9,50 @@ from spirograd.ir.nodes import Op, TempRef
 
 
 def element(t: object) -> DType:
-    """The type of the scalars of values of type ``t``, a scalar or a vector."""
-    found = t.elem if isinstance(t, Vec) else t
-    assert isinstance(found, DType), t
-    return found
+    """Return the type of the scalars of values of type ``t``, a scalar or a vector."""
+    scalar = t.elem if isinstance(t, Vec) else t
+    assert isinstance(scalar, DType), t
+    return scalar
 
 
 def zero(b: Builder, t: Type) -> Op:
-    """0 of type ``t``."""
+    """Return 0 of type ``t``."""
     if isinstance(t, Vec):
         return b.emit(ops.vec, *[b.const(0.0, t.elem)] * t.n)
     return b.const(0.0, element(t))
 
 
 def entries(b: Builder, value: Op) -> list[Op]:
-    """The scalars of a vector; a scalar as it is."""
+    """Return the scalars of a vector, or a scalar itself."""
     if not isinstance(value.type, Vec):
         return [value]
     return [b.emit(ops.extract, value, b.const(k)) for k in range(value.type.n)]
 
 
-def whole(b: Builder, t: Type, parts: list[Op]) -> Op:
-    """A value of type ``t`` from its scalars."""
+def combine(b: Builder, t: Type, parts: list[Op]) -> Op:
+    """Return a value of type ``t`` from its scalars."""
     return b.emit(ops.vec, *parts) if isinstance(t, Vec) else parts[0]
 
 
 def total(b: Builder, x: Op, y: Op) -> Op:
-    """The sum."""
+    """Return the sum of ``x`` and ``y``."""
     if not isinstance(x.type, Vec):
         return b.emit(ops.add, x, y)
-    return whole(b, x.type, [b.emit(ops.add, p, q) for p, q in zip(entries(b, x), entries(b, y))])
+    return combine(b, x.type, [b.emit(ops.add, p, q) for p, q in zip(entries(b, x), entries(b, y))])
 
 
 def temp_of(name: str, t: Type) -> TempRef:
-    """A temporary that holds a value of type ``t``."""
+    """Return a temporary that holds a value of type ``t``."""
     return TempRef(name, element(t), (t.n,) if isinstance(t, Vec) else ())
 
 
 def places(b: Builder, ref: TempRef) -> list[tuple[Op, ...]]:
-    """The indices of each scalar of a temporary with one axis at most."""
+    """Return the indices of each scalar of a temporary with one axis at most."""
     return [(b.const(k),) for k in range(ref.shape[0])] if ref.shape else [()]
 
 
 def load_temp(b: Builder, ref: TempRef, t: Type) -> Op:
-    return whole(b, t, [b.load(ref, *at) for at in places(b, ref)])
+    return combine(b, t, [b.load(ref, *at) for at in places(b, ref)])
 
 
 def store_temp(b: Builder, ref: TempRef, value: Op) -> None:
@@ -61,6 +61,6 @@ def store_temp(b: Builder, ref: TempRef, value: Op) -> None:
 
 
 def add_temp(b: Builder, ref: TempRef, value: Op) -> None:
-    """Add to a temporary, atomically: iterations of a parallel loop share it."""
+    """Add to a temporary, atomically, because iterations of a parallel loop share it."""
     for at, part in zip(places(b, ref), entries(b, value)):
         b.atomic("add", ref, *at, part)

@@ -1,6 +1,6 @@
-"""Guards of adstacks: how many invocations of a task need adstacks.
+"""Guards of adstacks: the number of invocations of a task that need adstacks.
 
-These are the iterations of the task, if only memory tells how many there are, and the iterations that pass, where a condition guards the
+The number is the trip count of the task, if only memory determines it, or the number of iterations that pass, if a condition guards the
 adstacks.
 """
 
@@ -19,9 +19,9 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempKind, TempRef
 from spirograd.ir.rewrite import Rewriter
 
-# Bytes of adstacks for which counting is not worth it: the heap has as many in any case.
+# Bytes of adstacks below which counting does not pay, because the heap is that large in any case.
 _SMALL = 1 << 20
-# Thread slots of a task at most, on GPUs.
+# The most thread slots of a task, on GPUs.
 _MOST_SLOTS = 1 << 16
 
 
@@ -31,8 +31,9 @@ Path = tuple[Region, ...]
 
 @dataclass(frozen=True, slots=True)
 class AdstackGuard:
-    """A condition that guards adstacks. ``region``: the branch that an iteration of a parallel loop enters to use ``adstacks``, which are
-    not used elsewhere in the loop. ``loc``: of the first loop in there that has one. Guards may be nested: each has adstacks of its own."""
+    """A condition that guards adstacks. ``region``: the branch that an iteration of a parallel loop enters to use ``adstacks``, which the
+    rest of the loop does not use. ``loc``: the location of the first loop in the branch that has one. Guards may be nested: each has
+    adstacks of its own."""
 
     region: Region
     adstacks: frozenset[AdstackRef]
@@ -40,32 +41,32 @@ class AdstackGuard:
 
 
 def adstack_guards(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[AdstackGuard, ...]:
-    """The guards of the parallel loops of ``kernel``, a gradient kernel; ``sizes``: what is known of capacities, by number.
+    """Return the guards of the parallel loops of ``kernel``, a gradient kernel. ``sizes``: the known capacities, by number.
 
-    All guards, whatever the conditions: how many iterations pass depends on the data. Counting them is cheap compared with the memory that
-    it saves, and is not repeated while the memory that it reads stays as it is. If the compiler can tell that the thread slots of all
-    iterations are small, there is no guard: each iteration has a slot.
+    All guards are returned, whatever their conditions, because the number of iterations that pass depends on the data. Counting them is
+    cheap compared with the memory that it saves, and is not repeated while the memory that it reads stays the same. If the compiler can
+    tell that the thread slots of all iterations are small, there is no guard: each iteration has a slot.
     """
-    found = []
+    guards = []
     for loop in kernel.body.ops:
-        # Of 64 bits there may be more iterations than can be counted.
+        # A loop with an index of 64 bits may have more iterations than can be counted.
         if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32):
-            found += [guard for guard in _guards(loop.regions[0]) if not _is_small(loop, guard, sizes)]
-    return tuple(found)
+            guards += [guard for guard in _guards(loop.regions[0]) if not _is_small(loop, guard, sizes)]
+    return tuple(guards)
 
 
 def open_loops(kernel: Kernel, sizes: Sequence[Size | None], guards: Sequence[AdstackGuard]) -> tuple[Op, ...]:
-    """The parallel loops of ``kernel`` with adstacks outside of the guards ``guards`` of which arguments and shapes do not tell how many
-    iterations they have; not those whose adstacks are small however many that are. ``sizes``: as of `adstack_guards`."""
+    """Return the parallel loops of ``kernel`` with adstacks outside of the guards ``guards`` whose trip counts do not follow from arguments
+    and shapes. Loops with small adstacks are omitted, whatever their trip count. ``sizes``: as in `adstack_guards`."""
     inside: frozenset[AdstackRef] = frozenset().union(*[guard.adstacks for guard in guards])
-    found = []
+    loops = []
     for loop in kernel.body.ops:
         if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32) and None in _bounds(loop):
             adstacks = _adstacks(loop) - inside
             slot = _slot_bytes(adstacks, sizes)
             if adstacks and (slot is None or slot * _MOST_SLOTS > _SMALL):
-                found.append(loop)
-    return tuple(found)
+                loops.append(loop)
+    return tuple(loops)
 
 
 def _bounds(loop: Op) -> tuple[Size | None, Size | None]:
@@ -73,7 +74,7 @@ def _bounds(loop: Op) -> tuple[Size | None, Size | None]:
 
 
 def _slot_bytes(adstacks: Iterable[AdstackRef], sizes: Sequence[Size | None]) -> int | None:
-    """What an invocation needs for ``adstacks``; None if only a launch knows."""
+    """Return the bytes that an invocation needs for ``adstacks``, or None if only a launch knows."""
     total = 0
     for adstack in adstacks:
         entries = sizes[adstack.capacity]
@@ -84,18 +85,19 @@ def _slot_bytes(adstacks: Iterable[AdstackRef], sizes: Sequence[Size | None]) ->
 
 
 def _guards(body: Region) -> list[AdstackGuard]:
-    """The guards of the adstacks of ``body``: of each adstack the innermost branch, below branches only, that has all of its uses."""
+    """Return the guards of the adstacks of ``body``: for each adstack the innermost branch, below branches only, that contains all of its
+    uses."""
     paths: dict[AdstackRef, Path] = {}
     _find_paths(body, (), paths)
-    found: dict[int, tuple[Region, set[AdstackRef]]] = {}
+    by_branch: dict[int, tuple[Region, set[AdstackRef]]] = {}
     for adstack, path in paths.items():
         if path:
-            found.setdefault(id(path[-1]), (path[-1], set()))[1].add(adstack)
-    return [_guard(region, frozenset(adstacks)) for region, adstacks in found.values()]
+            by_branch.setdefault(id(path[-1]), (path[-1], set()))[1].add(adstack)
+    return [_guard(region, frozenset(adstacks)) for region, adstacks in by_branch.values()]
 
 
 def _find_paths(region: Region, path: Path, paths: dict[AdstackRef, Path]) -> None:
-    """Cut what ``paths`` has for each adstack that ``region`` uses to the part in common with ``path``, the branches around ``region``."""
+    """Shorten the path of each adstack that ``region`` uses to the part in common with ``path``, the branches around ``region``."""
     for op in region.ops:
         if op.code is ops.if_:
             for branch in op.regions:
@@ -112,7 +114,7 @@ def _guard(region: Region, adstacks: frozenset[AdstackRef]) -> AdstackGuard:
 
 
 def _adstacks(op: Op) -> KeysView[AdstackRef]:
-    """Those that are used in ``op``, in the order of their first use: guards are numbered in it."""
+    """Return the adstacks that are used in ``op``, in the order of their first use, in which guards are numbered."""
     inside = (inner for region in op.regions for inner in region.walk())
     return dict.fromkeys([x.attr for x in (op, *inside) if isinstance(x.attr, AdstackRef)]).keys()
 
@@ -124,18 +126,18 @@ def _is_small(loop: Op, guard: AdstackGuard, sizes: Sequence[Size | None]) -> bo
 
 
 def guard_count(number: int) -> TempRef:
-    """Where the iterations that pass the guard with size ``number`` are counted."""
+    """Return the temporary that counts the iterations that pass the guard with size ``number``."""
     return TempRef(f"guard_count{number}", i32, kind=TempKind.GUARD_COUNT, number=number)
 
 
 def with_counts(kernel: Kernel, counted: Mapping[int, Op], guards: Mapping[int, AdstackGuard]) -> tuple[Kernel, dict[int, AdstackGuard]]:
-    """``kernel`` such that it counts the invocations that use adstacks: before each of the loops ``counted`` its trip count, as a capacity;
-    at the begin of each guard an atomic addition to `guard_count`. ``AdstackRef.slots`` of the adstacks is the number of the count. Also
-    the guards, with these adstacks."""
+    """Return ``kernel`` extended to count the invocations that use adstacks: before each of the loops ``counted`` its trip count, as a
+    capacity; at the begin of each guard an atomic addition to `guard_count`. ``AdstackRef.slots`` of the adstacks is the number of the
+    count. Return also the guards, with these adstacks."""
     slots = {adstack: k for k, loop in counted.items() for adstack in _adstacks(loop)}
     slots |= {adstack: k for k, guard in guards.items() for adstack in guard.adstacks}
-    made = _WithCounts(counted, guards, slots).kernel(kernel)
-    return made, {
+    counting = _WithCounts(counted, guards, slots).kernel(kernel)
+    return counting, {
         k: replace(guard, adstacks=frozenset([replace(adstack, slots=k) for adstack in guard.adstacks])) for k, guard in guards.items()
     }
 

@@ -14,12 +14,12 @@ Outer = FieldRef | ArrayRef
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Primal memory that a gradient kernel reads.
+    """A residual: primal memory that a gradient kernel reads.
 
-    ``when``: as it is "before" the primal runs (also of memory that the primal does not write), or as the primal leaves it ("after").
-    ``loc``: of a read of it; ``overwritten``: of the write of the primal that comes in between, if there is one: then memory as it is
-    after the primal does not do. ``first``: the first index of what is read, where the host can know it at launch (a time step, as a
-    rule); None: any part of the memory.
+    ``when``: the state that it reads, "before" the primal runs (also for memory that the primal does not write), or "after" it. ``loc``:
+    the location of a read. ``overwritten``: the location of the write of the primal that comes in between, if there is one: then the state
+    after the primal does not serve. ``first``: the first index of the read, where the host can know it at launch (usually a time step);
+    None: any part of the memory.
     """
 
     ref: Outer
@@ -31,7 +31,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Primal memory that the primal reads or writes. ``first``: as of `Residual`."""
+    """Primal memory that the primal reads or writes. ``first``: as in `Residual`."""
 
     ref: Outer
     loc: Loc | None
@@ -40,9 +40,9 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An adstack of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of an entry; ``every``: so many
-    iterations have one. ``entries``: how many it must hold, where an expression says that, wherever it is evaluated. ``number``: of the
-    loop, see `loop_numbers`. ``most``: of a loop inside of a nest, how many iterations it has at most."""
+    """The description of an adstack of a gradient kernel for users: its loop, its contents, its purpose. ``bytes``: the bytes of an entry;
+    ``every``: the number of iterations that share one entry. ``entries``: the number of entries that it must hold, if an expression gives
+    it. ``number``: the number of the loop, see `loop_numbers`. ``most``: the most iterations of a loop inside of a nest."""
 
     adstack: AdstackRef
     loop: Loc | None
@@ -60,12 +60,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How the primal has to be run so that its derivative can be had: some of what it reads no memory keeps (``loads``: where, and where
-    it is overwritten), so ``kernel`` does what the primal does and saves it.
+    """The kernel that saves what the derivative needs and memory does not keep (``loads``: the locations of these reads, and where the
+    memory is overwritten). ``kernel`` does what the primal does and saves the values.
 
     ``buffers``: the saved-value buffers, which are array arguments of ``kernel`` and of the derivative behind those of the primal;
-    ``sizes``: rows and columns of each; None where they are what ``counting`` returns (both for each buffer, in order), which runs before
-    ``kernel``. ``counting_writes``: it writes what the primal writes, which is to be put back.
+    ``sizes``: rows and columns of each, or None where ``counting`` returns them (both for each buffer, in order), which runs before
+    ``kernel``. ``counting_writes``: the memory that ``counting`` writes, as the primal does, and that is to be restored.
     """
 
     kernel: Kernel
@@ -78,7 +78,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Memory and where the source mentions it."""
+    """Memory and the location that mentions it."""
 
     ref: Outer
     loc: Loc | None
@@ -86,8 +86,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A kernel with the arguments of a derivative that returns capacities of its adstacks, in i32: those of ``numbers``; or stores them, by
-    number, to the argument `analysis.adstacks.SIZES` if it has that. It may use adstacks itself, whose capacities are found before."""
+    """A kernel with the arguments of a derivative that returns capacities of its adstacks, in i32: the capacities ``numbers``. If it has
+    the argument `analysis.adstacks.SIZES`, it stores them there by number. It may use adstacks itself, whose capacities are computed
+    before."""
 
     kernel: Kernel
     numbers: tuple[int, ...]
@@ -97,15 +98,14 @@ class Counting:
 class Derivative:
     """A derivative as a kernel with the arguments of its primal.
 
-    ``capacities``: by number (`AdstackRef.capacity`), the iterations that an adstack must hold: a size expression where the host can know
-    it at launch, None where one of ``sizing`` counts it, to run right before, in this order.
-    ``saving``: set if the derivative needs values that the primal has to save, which only an Adstack lets it do.
-    ``residuals``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes.
-    ``active_outputs``: memory whose gradient flows into ``kernel``, ``active_inputs``: memory whose gradient it adds to.
-    ``inactive_writes``: memory without gradient to which the primal writes values that depend on active inputs; ``inactive_reads``: memory
-    without gradient on which active outputs depend; ``broken``: such memory that the primal writes, and reads after that (writing,
-    reading). ``recomputed``: how many operations on floats of the primal run again, by the line of the loop around them (None: of no
-    serial loop). ``nesting``: of its nested checkpoints, if it has any.
+    ``capacities``: by number (`AdstackRef.capacity`), the iterations that an adstack must hold: a size expression if the host can know it
+    at launch, or None if one of ``sizing`` counts it. These run right before the derivative, in this order. ``saving``: set if the
+    derivative needs values that the primal must save, which only an Adstack allows. ``residuals``: primal memory that ``kernel`` and
+    ``sizing`` read; ``reads``, ``writes``: memory that the primal reads and writes. ``active_outputs``: memory whose gradient flows into
+    ``kernel``; ``active_inputs``: memory to whose gradient it adds. ``inactive_writes``: memory without gradient to which the primal writes
+    values that depend on active inputs; ``inactive_reads``: memory without gradient on which active outputs depend; ``broken``: such memory
+    that the primal writes and then reads (writing, reading). ``recomputed``: the number of operations on floats of the primal that run
+    again, by the line of the loop around them (None: in no serial loop). ``nesting``: the nested checkpoints, if there are any.
     """
 
     kernel: Kernel
@@ -127,8 +127,8 @@ class Derivative:
 
     @property
     def adstack_sizing(self) -> AdstackSizing:
-        """What a launch needs to know of ``capacities`` and ``sizing``."""
-        # Integers that an expression gives, whoever evaluates it.
+        """Return the sizes and kernels that a launch needs to allocate adstacks."""
+        # Expressions with integer values, independent of what evaluates them.
         exact = {record.adstack.capacity for record in self.records if record.entries is not None}
         exact |= {k for k, size in enumerate(self.capacities) if size is not None}
         loops = tuple(

@@ -1,4 +1,4 @@
-"""The driver of differentiation: from kernel IR to its derivative and everything that a launch of the derivative needs."""
+"""The driver of differentiation: from kernel IR to its derivative, with everything that a launch of the derivative needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, ina
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
-from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
 from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
+from spirograd.autodiff.prepare.stored_results import load_stored_results, refuse_saving
 from spirograd.autodiff.prepare_order import prepared
 from spirograd.autodiff.residuals import Conflict
 from spirograd.autodiff.reverse import Reversed, reverse
@@ -40,7 +40,7 @@ from spirograd.transforms.simplification.simplify import simplify
 def differentiate(
     kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilities, options: CompileOptions, nesting: Nesting | None = None
 ) -> Derivative:
-    """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
+    """Return the derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
     ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``shadow``: the memory of the gradient (the dual)
     of outer memory, None if it has none. ``nesting``: nested checkpoints for loops, in reverse mode.
@@ -50,7 +50,7 @@ def differentiate(
     ctx = PassContext(caps, replace(options, optimize=True))
     with gc_paused(), deep_recursion():
         repeated = mode != "reverse"
-        source = inline_calls(kernel if repeated else found_results(kernel), ctx)
+        source = inline_calls(kernel if repeated else load_stored_results(kernel), ctx)
         primal = simplify(hoist_space_checks(source, ctx), ctx)
         if mode == "constant":
             return _verified(forward(primal, shadow, ctx, True), options)
@@ -59,15 +59,15 @@ def differentiate(
             tangents = forward(serial_products(primal, ctx), shadow, ctx, False)
             return _verified(replace(tangents, warnings=(*warnings, *tangents.warnings)), options)
         primal = prepared(primal, ctx)
-        made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
+        unclean, gradient, residuals, lost = _reversed(primal, shadow, ctx)
         saving, ends = None, shadow
         if lost:
             refuse_lost(lost)
             refuse_saving(kernel, lost[0].load)
-            saving, primal, ends, shadow, (made, gradient, residuals) = _saving(primal, lost, shadow, ctx)
+            saving, primal, ends, shadow, (unclean, gradient, residuals) = _saving(primal, lost, shadow, ctx)
         if nesting is not None:
-            made, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
-        recorded = records(gradient, made)
+            unclean, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
+        recorded = records(gradient, unclean)
         main, counting, capacities = sizing(gradient, ctx, {record.adstack.capacity: record.every for record in recorded})
         for part in (main, *[each.kernel for each in counting]) if options.verify else ():
             verify(part, "kernel")
@@ -81,12 +81,12 @@ def differentiate(
             reads=reads,
             writes=writes,
             records=recorded,
-            active_outputs=tuple(made.active_outputs),
-            active_inputs=tuple(made.active_inputs),
-            inactive_writes=inactive_writes(primal, made.found, ends),
-            inactive_reads=inactive_reads(primal, made.found, ends),
-            broken=broken_chain(primal, made.found, ends),
-            warnings=(*warnings, *int_cast_warnings(primal, made.found, shadow)),
+            active_outputs=tuple(unclean.active_outputs),
+            active_inputs=tuple(unclean.active_inputs),
+            inactive_writes=inactive_writes(primal, unclean.activity, ends),
+            inactive_reads=inactive_reads(primal, unclean.activity, ends),
+            broken=broken_chain(primal, unclean.activity, ends),
+            warnings=(*warnings, *int_cast_warnings(primal, unclean.activity, shadow)),
             recomputed=recomputed(gradient),
             nesting=nesting,
         )
@@ -95,16 +95,17 @@ def differentiate(
 def _saving(
     primal: Kernel, lost: Sequence[Conflict], shadow: ShadowOf, ctx: PassContext
 ) -> tuple[Saving, Kernel, ShadowOf, ShadowOf, tuple[Reversed, Kernel, tuple[Residual, ...]]]:
-    """What saves the values that are ``lost``, the primal that reads them from buffers, with the shadows at which derivatives end and those
-    that they add to, and its reverse, as of `_reversed`.
+    """Return the kernel that saves the values that are ``lost``, the primal that reads them from buffers, the shadows at which derivatives
+    end and the shadows that they add to, and the reverse of that primal, as `_reversed` returns it.
 
-    The reverse may find a value in several loads. Where one of them reads a buffer, it may need another, which no memory has either: then
-    all loads of that memory which no state of it serves are saved.
+    The reverse may recompute a value from several loads. If one of them reads a buffer, the reverse may need another load, which no memory
+    serves either. Then all loads of that memory which no state of it serves are saved.
     """
     while True:
         saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
         buffers = {buffer.ref.arg for buffer in saved.buffers}
-        # Saved-value buffers have no gradient, but no derivative ends there: it goes on to the memory that they were filled from.
+        # Saved-value buffers have no gradient, but derivatives do not end there: they continue to the memory that the buffers were filled
+        # from.
         ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
         inner = _with_buffers(shadow, buffers, lambda buffer: None)
         *reverse, left = _reversed(saved.replaying, inner, ctx)
@@ -139,31 +140,31 @@ def _refuse(kernel: Kernel) -> None:
 
 
 def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref], Ref | None]) -> ShadowOf:
-    """``shadow`` for all memory but the array arguments ``buffers``, for which ``of_buffer`` decides."""
+    """Return ``shadow`` for all memory except the array arguments ``buffers``, for which ``of_buffer`` decides."""
     return lambda ref: of_buffer(ref) if isinstance(ref, ArrayRef) and ref.arg in buffers else shadow(ref)
 
 
 def _nested(
     primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting, plain: tuple[Residual, ...]
 ) -> tuple[Reversed, Kernel, tuple[Residual, ...]]:
-    """As `_reversed`, with nested checkpoints; ``plain``: the residuals without them."""
-    made, gradient, residuals, lost = _reversed(primal, shadow, ctx, nesting)
+    """Return what `_reversed` returns, with nested checkpoints. ``plain``: the residuals without them."""
+    unclean, gradient, residuals, lost = _reversed(primal, shadow, ctx, nesting)
     refuse_nesting(residuals, plain, lost)
-    return made, gradient, residuals
+    return unclean, gradient, residuals
 
 
 def _reversed(
     primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting | None = None
 ) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
-    """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
+    """Return the reverse of a prepared primal, its gradient kernel, its residuals, and the values that it needs and no memory has."""
     loops = nested_loops(primal, nesting)
     if ctx.options.verify:
         verify(loops.kernel, "kernel")
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    made = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter, nested=loops)
-    gradient = clean(made.kernel, ctx)
+    unclean = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter, nested=loops)
+    gradient = clean(unclean.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")
     residuals, conflicts = memory_residuals(primal, gradient)
     lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
-    return made, without_states(gradient), residuals, lost
+    return unclean, without_states(gradient), residuals, lost

@@ -1,4 +1,5 @@
-"""Findings of differentiation, for explanations and messages: what is saved and why, what is recomputed, what has no derivative."""
+"""Findings of differentiation, for explanations and messages: saved values and their purposes, recomputed operations, operations without
+derivatives."""
 
 from __future__ import annotations
 
@@ -19,22 +20,23 @@ from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempKind
 _PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
 
 
-def records(gradient: Kernel, made: Reversed) -> tuple[Record, ...]:
-    """The adstacks that are left in a gradient kernel, in order of appearance; ``made``: the same before it was cleaned up."""
-    sweep, loops = made.sweep, made.loops
+def records(gradient: Kernel, unclean: Reversed) -> tuple[Record, ...]:
+    """Return the records of the adstacks that are left in a gradient kernel, in order of appearance. ``unclean``: the kernel before
+    clean-up."""
+    sweep, loops = unclean.sweep, unclean.loops
     by_name = {adstack.name: (value, sweep.loops[adstack.capacity]) for adstack, value in sweep.adstacks.items()}
     owners = {p: loop for loop in loops.numbers for p in loop.regions[-1].params}
     segment = {adstack.name: recording.segment for recording in sweep.recordings.values() for adstack in recording.adstacks}
     capacities = extents(gradient, TempKind.CAPACITY)
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, AdstackRef))
-    found = []
+    result = []
     for adstack in left:
         value, loop = by_name[adstack.name]
         owner = owners[value]
         every = segment.get(adstack.name, 1) * loops.spans.get(owner, 1)
         number, most = loops.numbers[owner], loops.bounds.get(owner)
-        found.append(Record(adstack, loop, _what(value), _why(gradient, adstack), every, capacities[adstack.capacity], number, most))
-    return tuple(found)
+        result.append(Record(adstack, loop, _what(value), _why(gradient, adstack), every, capacities[adstack.capacity], number, most))
+    return tuple(result)
 
 
 def _what(value: Op) -> str:
@@ -44,7 +46,7 @@ def _what(value: Op) -> str:
 
 
 def _why(gradient: Kernel, adstack: AdstackRef) -> str:
-    """What the recorded value goes into."""
+    """Return a description of what the recorded value is used for."""
     loads = {op for op in gradient.walk() if op.code is ops.load and op.attr == adstack}
     users = [op for op in gradient.walk() if any(a in loads for a in op.args)]
     reasons = []
@@ -61,7 +63,8 @@ def _why(gradient: Kernel, adstack: AdstackRef) -> str:
 
 
 def recomputed(gradient: Kernel) -> tuple[tuple[Loc | None, int], ...]:
-    """How many operations on floats of its primal a gradient kernel runs again, by the line of the serial loop around them."""
+    """Return the number of operations on floats of its primal that a gradient kernel runs again, by the line of the serial loop around
+    them."""
     counts: dict[Loc | None, int] = {}
 
     def look(region: Region, loop: Loc | None) -> None:
@@ -81,9 +84,9 @@ def _computes(op: Op) -> bool:
 
 
 def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
-    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that cannot be saved while the primal runs, either.
+    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that the primal cannot save as it runs, either.
 
-    ``saved``: all that can be saved was.
+    ``saved``: whether everything that can be saved was.
     """
     for conflict in lost:
         if conflict.savable and not saved:
@@ -97,8 +100,8 @@ def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
 
 
 def refuse_nesting(nested: Sequence[Residual], plain: Sequence[Residual], lost: Sequence[Conflict]) -> None:
-    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more of memory than the ``plain`` one, for which an
-    adstack has saved it: it has the residuals ``nested``, and ``lost`` is what no memory has."""
+    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more memory than the ``plain`` one, whose adstacks saved
+    these values. It has the residuals ``nested``, and ``lost`` are values that no memory has."""
     known = {(residual.ref, residual.when, residual.first) for residual in plain}
     more = [(r.ref, r.loc) for r in nested if (r.ref, r.when, r.first) not in known] + [(c.ref, c.load_loc) for c in lost]
     for ref, loc in more:
@@ -107,7 +110,7 @@ def refuse_nesting(nested: Sequence[Residual], plain: Sequence[Residual], lost: 
 
 
 def saving_of(saved: SavingKernels, lost: Sequence[Conflict]) -> Saving:
-    """What the derivative tells of the kernel that saves the values which are lost."""
+    """Return the description of the kernel that saves the values ``lost``, for launches of the derivative."""
     loads = tuple([Residual(c.ref, "before", c.load_loc, c.write_loc) for c in lost])  # type: ignore[arg-type]
     sizes = tuple([(buffer.rows, buffer.capacity) for buffer in saved.buffers])
     return Saving(saved.saving, saved.counting, tuple([buffer.ref for buffer in saved.buffers]), sizes, loads, saved.counting_writes)

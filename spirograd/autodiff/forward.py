@@ -1,4 +1,4 @@
-"""Forward mode: a kernel that does what its primal does, and computes tangents along with the values.
+"""Forward mode: a kernel that does what its primal does, and also computes the tangents of the values.
 
 Each float that depends on memory with a dual has a tangent, a second value. A tangent that is known to be zero is not represented, and no
 code is emitted for it. The tangents of memory are its dual: a load loads both, a store stores both, so overwriting memory overwrites its
@@ -23,34 +23,35 @@ from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr,
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
-Own = Union[TempRef, AdstackRef]  # memory of a launch, whose duals are made here
+Own = Union[TempRef, AdstackRef]  # Memory of a launch, whose duals are created here.
 _EXTREMA = ("min", "max")
 _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 
 
 def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool = False) -> Derivative:
-    """The forward derivative of ``kernel``, which is kernel IR before `offload`: it runs in place of the primal, with the same arguments.
+    """Return the forward derivative of ``kernel``, which is kernel IR before `offload`. It runs in place of the primal, with the same
+    arguments.
 
     ``shadow``: the dual of outer memory, None if it has none; temporaries and adstacks get duals of their own. ``constant``: no value has a
-    tangent, and what is written loses its own. The tangent of a value that the kernel returns is lost: that is a warning.
-    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    tangent, and memory that is written gets the tangent 0. The tangent of a value that the kernel returns is lost, which is a warning.
+    Raises SpirogradUnsupportedError, with the line, for operations without derivative.
     """
-    found = Activity() if constant else activity(kernel, shadow)
-    made = _Forward(kernel, shadow, found).run()
-    new = simplify(made, ctx)
+    analysis = Activity() if constant else activity(kernel, shadow)
+    tangents = _Forward(kernel, shadow, analysis).run()
+    new = simplify(tangents, ctx)
     _refuse_changed(new)
     return Derivative(
         new,
         active_outputs=_places(kernel, shadow, ("write", "atomic")),
         active_inputs=_places(kernel, shadow, ("read", "atomic")),
-        inactive_writes=inactive_writes(kernel, found, shadow),
-        inactive_reads=inactive_reads(kernel, found, shadow),
-        warnings=_lost_returns(kernel, found),
+        inactive_writes=inactive_writes(kernel, analysis, shadow),
+        inactive_reads=inactive_reads(kernel, analysis, shadow),
+        warnings=_lost_returns(kernel, analysis),
     )
 
 
 def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple[Place, ...]:
-    """Memory with a dual that the kernel writes (reads), each once."""
+    """Return memory with a dual that the kernel writes (reads), each once."""
     places: dict[Ref, Place] = {}
     for op in kernel.walk():
         ref = ref_of(op)
@@ -59,14 +60,14 @@ def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple
     return tuple(places.values())
 
 
-def _lost_returns(kernel: Kernel, found: Activity) -> tuple[str, ...]:
-    if not any(ref in found.varied for ref in kernel.returns):
+def _lost_returns(kernel: Kernel, activity: Activity) -> tuple[str, ...]:
+    if not any(ref in activity.varied for ref in kernel.returns):
         return ()
     return (f"kernel `{kernel.name}` returns a value that depends on what has a tangent: its tangent is lost; store it to a field instead",)
 
 
 def _refuse_changed(kernel: Kernel) -> None:
-    """Raise if finding the winners of a minimum or maximum takes memory that the loop changes."""
+    """Raise if the winners of a minimum or maximum depend on memory that the loop changes."""
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, TempRef) and ref.kind is TempKind.CHANGED:
@@ -78,25 +79,26 @@ def _refuse_changed(kernel: Kernel) -> None:
 
 
 class _Forward:
-    """Emits the primal again, with tangents. ``env``: primal value -> what it is now; ``tangents``: primal value -> its tangent, if any."""
+    """An emitter of the primal with tangents. ``env``: primal value -> its present value; ``tangents``: primal value -> its tangent, if
+    any."""
 
-    def __init__(self, kernel: Kernel, shadow: ShadowOf, found: Activity) -> None:
+    def __init__(self, kernel: Kernel, shadow: ShadowOf, activity: Activity) -> None:
         self.old = kernel
         self.shadow = shadow
-        self.found = found
+        self.activity = activity
         self.b = Builder()
         self.env: dict[Op, Op] = {}
         self.tangents: dict[Op, Op] = {}
-        self.results: dict[Op, dict[int, int]] = {}  # control operation -> result -> number of the result that is its tangent
+        self.results: dict[Op, dict[int, int]] = {}  # control operation -> number of a result -> number of the result that is its tangent
         self.loop: Op | None = None  # the parallel loop that is being emitted
-        self.exact = False  # whether values must come out the same when they are computed again
+        self.exact = False  # whether values must be the same when they are recomputed
         read = {ref_of(op) for op in kernel.walk() if op.code.effect in ("read", "atomic") and is_float(op.type)}
         self.own: dict[Own, Own] = {
             ref: replace(ref, name=f"{ref.name}.dual")
-            for ref in found.varied & found.useful
+            for ref in activity.varied & activity.useful
             if isinstance(ref, (TempRef, AdstackRef)) and ref in read
         }
-        self.wanted = _wanted(kernel, found)
+        self.wanted = _wanted(kernel, activity)
 
     def run(self) -> Kernel:
         self.b.begin()
@@ -122,16 +124,16 @@ class _Forward:
         return new
 
     def active(self, op: Op) -> bool:
-        """Whether the tangent of a value that may have one is used."""
-        return self.found.active(op)
+        """Return whether the tangent of a value that may have one is used."""
+        return self.activity.active(op)
 
     def tangent(self, op: Op) -> Op:
-        """The tangent of a value, 0 included."""
-        found = self.tangents.get(op)
-        return zero(self.b, op.type) if found is None else found
+        """Return the tangent of a value, 0 included."""
+        activity = self.tangents.get(op)
+        return zero(self.b, op.type) if activity is None else activity
 
     def dual(self, ref: Ref) -> Ref | None:
-        """Where the tangents of memory lie."""
+        """Return the memory of the tangents of ``ref``, or None."""
         if not ref.dtype.is_float:
             return None
         return self.own.get(ref) if isinstance(ref, (TempRef, AdstackRef)) else self.shadow(ref)
@@ -139,7 +141,7 @@ class _Forward:
     # --- values ----------------------------------------------------------------------------------------------------------
 
     def plain(self, op: Op) -> None:
-        """An operation on scalars, with a rule, or one without regions and derivative."""
+        """Emit an operation on scalars with a rule, or an operation without regions and derivative."""
         new = self.clone(op)
         if not self.active(op):
             return
@@ -150,14 +152,14 @@ class _Forward:
                 self.tangents[op] = tangent
 
     def structure(self, op: Op) -> None:
-        """Vectors and choices: the tangent is made in the same way as the value."""
+        """Emit an operation on vectors, or a choice. The tangent takes the same operation as the value."""
         self.clone(op)
         moved = op.args[:1] if op.code is ops.extract else (op.args[0], op.args[2]) if op.code is ops.insert else op.args
         moved = op.args[1:] if op.code is ops.select else moved
         if self.active(op) and any(a in self.tangents for a in moved):
             parts = tuple([self.tangent(a) if a in moved and is_float(a.type) else self.env[a] for a in op.args])
             self.b.loc = op.loc
-            if op.code is ops.select and op.attr == "guard":  # a flow of 0 that grows has a tangent, but at a point without derivative
+            if op.code is ops.select and op.attr == "guard":  # A guarded flow of 0 has a tangent, except at a point without derivative.
                 undefined = self.b.emit(ops.isnan, self.env[op.args[2]])
                 parts = (self.b.emit(ops.and_, parts[0], undefined), *parts[1:])
             self.tangents[op] = self.b.append(Op(op.code, op.type, parts, op.attr, (), op.loc))
@@ -191,7 +193,7 @@ class _Forward:
             return
         if self.loop is not None:
             if kind == "exchange" and op.args[-1] not in self.tangents and _is_adjoint(ref):
-                # A gradient kernel, where one of the winners of a minimum or maximum claims the adjoint; of several, any one may.
+                # In a gradient kernel one of the winners of a minimum or maximum claims the adjoint. If there are several, any one may.
                 self.clone(op)
                 self.tangents[op] = self.b.atomic("exchange", dual, *self.args(op)[:-1], zero(self.b, op.type))
                 return
@@ -207,7 +209,7 @@ class _Forward:
         self.b.store(dual, *at, _SERIAL[kind](self, op, old, before, self.b.load(ref, *at)))
 
     def atomic_parallel(self, op: Op, kind: str, ref: Ref, dual: Ref) -> None:
-        """Other iterations may change the same element at the same time."""
+        """Emit an atomic in a parallel loop. Other iterations may change the same element at the same time."""
         *at, value = self.args(op)
         tangent = self.tangents.get(op.args[-1])
         self.clone(op)
@@ -248,7 +250,7 @@ class _Forward:
             self.winners(op, sites, written)
 
     def carry(self, op: Op) -> None:
-        """A loop, with the tangents of loop-carried values behind them."""
+        """Emit a loop, with the tangents of loop-carried values behind them."""
         assert isinstance(op.type, tuple)
         wanted = self.wanted[op]
         initial = op.args[FIXED[op.code] :]
@@ -262,7 +264,8 @@ class _Forward:
         self.finish(op, Op(op.code, (*op.type, *[op.type[k] for k in wanted]), args, attr, regions, op.loc))
 
     def region(self, region: Region, carried: Sequence[Op], wanted: Sequence[int], yields: bool = True) -> Region:
-        """A copy of ``region`` that takes (and yields) the ``wanted`` tangents of what it carries behind its other parameters."""
+        """Return a copy of ``region`` that takes (and yields) the ``wanted`` tangents of its loop-carried values behind its other
+        parameters."""
         b = self.b
         behind = [carried[k] for k in wanted] if carried else []
         params = b.begin(*[p.type for p in region.params], *[p.type for p in behind])
@@ -281,7 +284,7 @@ class _Forward:
     # --- minima and maxima of parallel loops -----------------------------------------------------------------------------
 
     def winners(self, op: Op, sites: Sequence[Op], written: Sequence[Op]) -> None:
-        """After a parallel loop with atomic minima and maxima: a loop that computes the values again and stores tangents of winners."""
+        """Emit, after a parallel loop with atomic minima and maxima, a loop that recomputes the values and stores tangents of winners."""
         for site in sites:
             for other in written:
                 ref = ref_of(other)
@@ -295,10 +298,10 @@ class _Forward:
 
 
 class _Winners(_Forward):
-    """The second run of a parallel loop: nothing is written but the tangents of values that equal the final minimum or maximum."""
+    """The second run of a parallel loop, which writes only the tangents of values that equal the final minimum or maximum."""
 
     def __init__(self, first: _Forward, changed: set[object]) -> None:
-        super().__init__(first.old, first.shadow, first.found)
+        super().__init__(first.old, first.shadow, first.activity)
         self.b = first.b
         self.env = dict(first.env)
         self.tangents = dict(first.tangents)
@@ -324,7 +327,7 @@ class _Winners(_Forward):
         pass
 
     def unknown(self, op: Op) -> None:
-        """A value that cannot be had again; see `_refuse_changed`."""
+        """Handle a value that cannot be recomputed; see `_refuse_changed`."""
         ref = ref_of(op)
         assert ref is not None
         self.env[op] = self.b.load(TempRef("changed", ref.dtype, kind=TempKind.CHANGED))
@@ -347,28 +350,28 @@ class _Winners(_Forward):
 
 
 def _memory(ref: Ref) -> object:
-    """What two references to the same memory have in common."""
+    """Return a key that two references to the same memory have in common."""
     if isinstance(ref, FieldRef):
         return ("field", ref.key, ref.role)
     return ("array", ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref
 
 
 def _is_adjoint(ref: Ref) -> bool:
-    """Whether memory belongs to reverse mode."""
+    """Return whether memory belongs to reverse mode."""
     return ref.kind is TempKind.ADJOINT if isinstance(ref, TempRef) else getattr(ref, "role", "") == "grad"
 
 
-def _wanted(kernel: Kernel, found: Activity) -> dict[Op, tuple[int, ...]]:
-    """For each control operation, which of its results have tangents that are used."""
+def _wanted(kernel: Kernel, activity: Activity) -> dict[Op, tuple[int, ...]]:
+    """Return, for each control operation, the results whose tangents are used."""
     wanted: dict[Op, set[int]] = {}
     for op in kernel.walk():
-        if op.code is ops.result and found.active(op):
+        if op.code is ops.result and activity.active(op):
             wanted[op.args[0]].add(op.attr)
         elif op.code in FIXED or op.code is ops.if_:
             numbers = wanted.setdefault(op, set())
             for region in op.regions if op.code in FIXED else ():
                 carried = region.params[len(region.params) - len(op.args) + FIXED[op.code] :]
-                numbers |= {k for k, p in enumerate(carried) if found.active(p)}
+                numbers |= {k for k, p in enumerate(carried) if activity.active(p)}
     return {op: tuple(sorted(numbers)) for op, numbers in wanted.items()}
 
 
@@ -398,7 +401,7 @@ def _after_exchange(f: _Forward, op: Op, old: Op, before: Op, now: Op) -> Op:
 
 
 def _after_extremum(f: _Forward, op: Op, old: Op, before: Op, now: Op) -> Op:
-    """The tangent of the winner; of equal values, the one that was there first. A NaN loses to a number."""
+    """Return the tangent of the winner. Of equal values, the first one wins. A NaN loses to a number."""
     b = f.b
     wins = b.emit(ops.and_, b.emit(ops.eq, f.env[op.args[-1]], now), b.emit(ops.ne, old, now))
     return b.emit(ops.select, wins, f.tangent(op.args[-1]), before)

@@ -1,4 +1,4 @@
-"""A copy of a kernel that computes in f64, on memory of its own: finite differences need the precision."""
+"""A copy of a kernel that computes in f64, on memory of its own: finite differences need this precision."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from spirograd.transforms.simplification.inline_calls import without_functions
 
 
 def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
-    """``kernel`` (kernel IR) with f64 for every float, and which field stands for which: each lies densely in a tree of its own.
+    """Return ``kernel`` (kernel IR) with f64 for every float, and the field that replaces each field. Each lies densely in a tree of its
+    own.
 
-    Raises SpirogradUnsupportedError, with the line, for what depends on how wide floats are.
+    Raises SpirogradUnsupportedError, with the line, for operations that depend on the width of floats.
     """
     kernel, widen = without_functions(kernel), _InF64()
     args = tuple([replace(a, dtype=_wide(a.dtype)) for a in kernel.args])
@@ -26,7 +27,7 @@ def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
 
 
 def field_memory(ref: FieldRef) -> int:
-    """How many elements the tree of a field made by `in_f64` has."""
+    """Return the number of elements in the tree of a field that `in_f64` created."""
     return prod(ref.shape) * prod(ref.element_shape)
 
 
@@ -78,7 +79,7 @@ class _InF64:
 
 
 def _dense(ref: FieldRef, tree: int) -> FieldRef:
-    """A field of the same shape, row-major and alone in tree ``tree``."""
+    """Return a field of the same shape, row-major and alone in tree ``tree``."""
     t = _wide(ref.dtype)
     size, width = storage(t).size, prod(ref.element_shape)
     terms, stride = [], size * width

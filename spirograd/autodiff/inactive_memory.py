@@ -13,26 +13,26 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, ref_of
 _LOOPS = (ops.for_, ops.while_)
 
 
-def inactive_writes(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
-    """Memory of floats without gradient that gets values which depend on memory with one."""
-    return _places(kernel, _writes_inactive(found, shadow))
+def inactive_writes(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
+    """Return memory of floats without gradient that receives values which depend on memory with one."""
+    return _places(kernel, _writes_inactive(activity, shadow))
 
 
-def inactive_reads(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
-    """Memory of floats without gradient on which memory with one depends."""
-    return _places(kernel, _reads_inactive(found, shadow))
+def inactive_reads(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
+    """Return memory of floats without gradient on which memory with one depends."""
+    return _places(kernel, _reads_inactive(activity, shadow))
 
 
-def broken_chain(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Place, Place] | None:
-    """The first inactive read of what an inactive write of the same launch wrote before: (writing, reading). None if there is none."""
-    writes, reads = _writes_inactive(found, shadow), _reads_inactive(found, shadow)
+def broken_chain(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Place, Place] | None:
+    """Return the first inactive read of memory that an inactive write of the same launch wrote before, as (writing, reading), or None."""
+    writes, reads = _writes_inactive(activity, shadow), _reads_inactive(activity, shadow)
     written: list[tuple[Op, tuple[Op, ...]]] = []
     read: list[tuple[int, Op, tuple[Op, ...]]] = []  # with the number of writes before it
     for op, loops in _walk(kernel.body, ()):
         writer, reader = writes(op), reads(op)
         serial = tuple([loop for loop in loops if not (loop.code is ops.for_ and loop.attr.parallel)])
         if writer and reader and len(serial) < len(loops):
-            return _place(op), _place(op)  # iterations of a parallel loop share it: the old value depends on what others added
+            return _place(op), _place(op)  # Iterations of a parallel loop share it: the old value depends on additions of the others.
         if reader:
             read.append((len(written), op, serial))
         if writer:
@@ -44,12 +44,12 @@ def broken_chain(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Pla
     return None
 
 
-def _writes_inactive(found: Activity, shadow: ShadowOf) -> Callable[[Op], bool]:
-    return lambda op: op.code.effect in ("write", "atomic") and op.args[-1] in found.varied and _is_inactive(op, shadow)
+def _writes_inactive(activity: Activity, shadow: ShadowOf) -> Callable[[Op], bool]:
+    return lambda op: op.code.effect in ("write", "atomic") and op.args[-1] in activity.varied and _is_inactive(op, shadow)
 
 
-def _reads_inactive(found: Activity, shadow: ShadowOf) -> Callable[[Op], bool]:
-    return lambda op: op.code.effect in ("read", "atomic") and op in found.useful and _is_inactive(op, shadow)
+def _reads_inactive(activity: Activity, shadow: ShadowOf) -> Callable[[Op], bool]:
+    return lambda op: op.code.effect in ("read", "atomic") and op in activity.useful and _is_inactive(op, shadow)
 
 
 def _is_inactive(op: Op, shadow: ShadowOf) -> bool:
@@ -72,7 +72,7 @@ def _outer(op: Op) -> Outer:
 
 
 def _walk(region: Region, loops: tuple[Op, ...]) -> Iterable[tuple[Op, tuple[Op, ...]]]:
-    """All operations in order, with the loops around each."""
+    """Return all operations in order, with the loops around each."""
     for op in region.ops:
         yield op, loops
         for inner in op.regions:

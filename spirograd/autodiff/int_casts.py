@@ -1,4 +1,4 @@
-"""Warnings about conversions to integers, whose derivative is 0, if memory with a gradient depends on its inputs only through them."""
+"""Warnings about conversions to integers, whose derivative is 0, if all dependence of memory with a gradient goes through them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, ref_of
 
 
-def int_cast_warnings(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[str, ...]:
-    """A warning for each conversion of a differentiable value to an integer through which all goes that reaches memory with a gradient.
+def int_cast_warnings(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[str, ...]:
+    """Return a warning for each conversion of a differentiable value to an integer that all of its paths to memory with a gradient go
+    through.
 
     It names the line of the conversion and the memory.
     """
-    casts = [op for op in kernel.walk() if op.code is ops.cast and op.args[0] in found.varied and not _is_float(op)]
+    casts = [op for op in kernel.walk() if op.code is ops.cast and op.args[0] in activity.varied and not _is_float(op)]
     if not casts:
         return ()
     users = _users(kernel)
@@ -21,7 +22,7 @@ def int_cast_warnings(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tupl
     for cast in casts:
         for op in _reached(cast, users):
             ref = ref_of(op)
-            if op.code.effect not in ("write", "atomic") or ref is None or op.args[-1] in found.varied or not ref.dtype.is_float:
+            if op.code.effect not in ("write", "atomic") or ref is None or op.args[-1] in activity.varied or not ref.dtype.is_float:
                 continue
             if shadow(ref) is not None:
                 warnings[
@@ -36,7 +37,7 @@ def _is_float(op: Op) -> bool:
 
 
 def _users(kernel: Kernel) -> dict[Op, list[Op]]:
-    """For each value the operations that it goes into as a number: not as an index or a condition."""
+    """Return, for each value, the operations that use it as a number, not as an index or a condition."""
     users: dict[Op, list[Op]] = {}
 
     def flow(a: Op, b: Op) -> None:

@@ -1,4 +1,4 @@
-"""The states of primal memory that a gradient kernel reads: before the primal ran or after it; and those that are lost."""
+"""The states of primal memory that a gradient kernel reads, before or after the primal, and the loads that are lost."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _OUTER = (FieldRef, ArrayRef)
 
 
 def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
-    """The residuals of ``gradient``, made from ``primal``, and what cannot be had again; one residual for each memory and first index."""
+    """Return the residuals of ``gradient``, the gradient kernel of ``primal``, one for each memory and first index, and the loads that no
+    state serves."""
     accesses = _repeated(primal, gradient, lambda ref: isinstance(ref, _OUTER))
     finals = [op for op in accesses if op.code is not ops.load]
-    found, conflicts = residuals(primal, [op for op in accesses if op.code is ops.load], finals)
+    served, conflicts = residuals(primal, [op for op in accesses if op.code is ops.load], finals)
     conflicts += not_final(primal, finals)
-    by_memory = {outer_key(residual.ref): residual for residual in found}
+    by_memory = {outer_key(residual.ref): residual for residual in served}
     out: dict[Residual, None] = {}
     for op in accesses:
         ref = ref_of(op)
@@ -37,20 +38,22 @@ def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, 
 
 
 def old_values(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
-    """The atomics of ``primal`` whose old values ``gradient`` needs: run again, in another order of iterations, they would be others."""
-    found = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and ref.kind is TempKind.OLD_VALUE)
-    return tuple([Conflict(ref_of(op), op, op.loc, op.loc) for op in found])  # type: ignore[arg-type]
+    """Return the atomics of ``primal`` whose old values ``gradient`` needs. A repetition in another order of iterations would give
+    others."""
+    repeated = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and ref.kind is TempKind.OLD_VALUE)
+    return tuple([Conflict(ref_of(op), op, op.loc, op.loc) for op in repeated])  # type: ignore[arg-type]
 
 
 def late_temps(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
-    """Reads of temporaries that come too late in ``gradient``: what the temporary held in the primal was replaced afterwards."""
-    found = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and bool(ref.state))
-    loads, finals = [op for op in found if op.code is ops.load], [op for op in found if op.code is not ops.load]
+    """Return reads of temporaries that come too late in ``gradient``: the primal replaced the value of the temporary afterwards."""
+    repeated = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and bool(ref.state))
+    loads, finals = [op for op in repeated if op.code is ops.load], [op for op in repeated if op.code is not ops.load]
     return (*too_late(primal, loads), *not_final(primal, finals))
 
 
 def unserved(primal: Kernel, refs: Iterable[Ref]) -> tuple[Conflict, ...]:
-    """All loads of ``primal`` from the memory and the temporaries ``refs`` that would be lost if its gradient needed every one of them."""
+    """Return all loads of ``primal`` from the memory and the temporaries ``refs`` that would be lost if its gradient needed every one of
+    them."""
     wanted = {_identity(ref) for ref in refs}
     loads = [op for op in primal.walk() if op.code is ops.load and _identity(op.attr) in wanted]
     outer = [op for op in loads if isinstance(op.attr, _OUTER)]
@@ -58,12 +61,12 @@ def unserved(primal: Kernel, refs: Iterable[Ref]) -> tuple[Conflict, ...]:
 
 
 def _identity(ref: Ref) -> object:
-    """What references to one memory have in common, whatever the state that is read."""
+    """Return a key that references to one memory have in common, in all states."""
     return outer_key(ref) if isinstance(ref, _OUTER) else replace(ref, state="") if isinstance(ref, TempRef) else ref
 
 
 def without_states(gradient: Kernel) -> Kernel:
-    """``gradient`` with one reference to each memory, whatever the state in which it is read."""
+    """Return ``gradient`` with one reference to each memory, for all states."""
     return _WithoutStates().kernel(gradient)
 
 
@@ -80,27 +83,27 @@ class _WithoutStates(Rewriter):
 
 
 def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> list[Op]:
-    """The accesses of ``primal``, in order, that loads of ``gradient`` repeat: loads from memory that ``read`` accepts."""
+    """Return the accesses of ``primal``, in order, that loads of ``gradient`` repeat: loads from memory that ``read`` accepts."""
     wanted = {op.primal for op in gradient.walk() if op.code is ops.load and read(op.attr)}
     return [op for op in primal.walk() if op in wanted]
 
 
 def memory_accesses(primal: Kernel) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-    """What ``primal`` reads, and what it writes, one entry for each memory and first index. Atomics do both."""
+    """Return the reads and the writes of ``primal``, one entry for each memory and first index. Atomics are both."""
     reads: dict[tuple[object, Size | None], Access] = {}
     writes: dict[tuple[object, Size | None], Access] = {}
     for op in primal.walk():
         ref = ref_of(op)
         if isinstance(ref, _OUTER) and ref.role == "primal" and op.code.effect in ("read", "write", "atomic"):
             access = Access(ref, op.loc, first_index(op))
-            for found, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
+            for firsts, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
                 if op.code.effect in effects:
-                    found.setdefault((ref, access.first), access)
+                    firsts.setdefault((ref, access.first), access)
     return tuple(reads.values()), tuple(writes.values())
 
 
 def first_index(op: Op) -> Size | None:
-    """The first index of an access, where the host can know it."""
+    """Return the first index of an access, where the host can know it, else None."""
     ref = ref_of(op)
     axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim if isinstance(ref, ArrayRef) else 0
     return size_of(op.args[0]) if axes else None

@@ -1,4 +1,4 @@
-"""Nested checkpoints: serial loops as nests of loops, whose reverse takes little memory.
+"""Nested checkpoints: serial loops become nests of loops, whose reverse takes little memory.
 
 A loop of N iterations becomes a nest of L levels, whose loops have k iterations each, k**L >= N. The reverse of a nest recomputes an inner
 loop for each iteration of the outer one (see `reverse`), so that its adstacks have L * k entries instead of N, and the innermost body runs
@@ -24,10 +24,10 @@ _LOOPS = (ops.for_, ops.while_)
 
 @dataclass(slots=True)
 class NestedLoops:
-    """A primal whose loops are nests. ``numbers``: of each loop, that of the loop which it is a part of. ``spans``: how many iterations of
-    that loop one iteration of it does (1 where it is left out). ``bounds``: how many iterations it has at most, where that is set.
+    """A primal whose loops are nests. ``numbers``: for each loop, the number of the loop that it is a part of. ``spans``: the number of
+    iterations of that loop in one iteration (1 if omitted). ``bounds``: the most iterations of a loop, where this is set.
 
-    Operations that had to be made anew have the one that they stand for as ``primal``.
+    Operations that were created anew have the original as ``primal``.
     """
 
     kernel: Kernel
@@ -37,41 +37,41 @@ class NestedLoops:
 
 
 def loop_numbers(kernel: Kernel) -> dict[Op, int]:
-    """The loops of ``kernel`` with their numbers, in order."""
+    """Return the loops of ``kernel`` with their numbers, in order."""
     return {op: k for k, op in enumerate([op for op in kernel.walk() if op.code in _LOOPS])}
 
 
 def nested_loops(kernel: Kernel, nesting: Nesting | None) -> NestedLoops:
-    """``kernel`` (a primal that is prepared) with the loops of ``nesting`` as nests."""
-    found = NestedLoops(kernel, loop_numbers(kernel))
+    """Return ``kernel`` (a prepared primal) with the loops of ``nesting`` as nests."""
+    nests = NestedLoops(kernel, loop_numbers(kernel))
     if nesting is not None:
-        found.kernel = _Nests(found, dict(nesting.levels), nesting.length).kernel(kernel)
-    return found
+        nests.kernel = _Nests(nests, dict(nesting.levels), nesting.length).kernel(kernel)
+    return nests
 
 
 class _Nests(Rewriter):
-    def __init__(self, found: NestedLoops, levels: Mapping[int, int], length: int) -> None:
+    def __init__(self, nests: NestedLoops, levels: Mapping[int, int], length: int) -> None:
         super().__init__()
-        self.found = found
+        self.nests = nests
         self.levels = levels
         self.length = length
         self.handlers = {ops.for_: self._for, ops.while_: self._while}
 
     def copy(self, op: Op) -> Op:
-        """Also say what it stands for."""
+        """Copy an operation, with the original as its primal."""
         new = super().copy(op)
         if new is not op:
             new.primal = op.primal or op
-            if op in self.found.numbers:
-                self.found.numbers[new] = self.found.numbers[op]
+            if op in self.nests.numbers:
+                self.nests.numbers[new] = self.nests.numbers[op]
         return new
 
     def _add(self, loop: Op, old: Op, span: int, bounded: bool) -> Op:
-        """Append a loop of the nest that stands for ``old``."""
-        self.found.numbers[loop] = self.found.numbers[old]
-        self.found.spans[loop] = span
+        """Append a loop of the nest that replaces ``old``."""
+        self.nests.numbers[loop] = self.nests.numbers[old]
+        self.nests.spans[loop] = span
         if bounded:
-            self.found.bounds[loop] = self.length
+            self.nests.bounds[loop] = self.length
         return self.b.append(loop)
 
     # --- for -------------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class _Nests(Rewriter):
     def _for(self, op: Op) -> Op:
         count_type = op.args[0].type
         assert isinstance(count_type, DType)
-        level = self.levels.get(self.found.numbers[op], 1)
+        level = self.levels.get(self.nests.numbers[op], 1)
         while self.length ** (level - 1) > count_type.max // 2:
             level -= 1
         if level == 1 or op.attr.parallel:
@@ -89,7 +89,7 @@ class _Nests(Rewriter):
         return self._for_level(op, region, begin, end, trip_count(self.b, begin, end), initial, level, False)
 
     def _for_level(self, old: Op, region: Region, begin: Op, end: Op, count: Op, initial: Sequence[Op], level: int, bounded: bool) -> Op:
-        """The nest of ``level`` loops that does the ``count`` iterations from ``begin`` to ``end``."""
+        """Return the nest of ``level`` loops that runs the ``count`` iterations from ``begin`` to ``end``."""
         if level == 1:
             return self._add(Op(ops.for_, old.type, (begin, end, *initial), old.attr, (region,), old.loc), old, 1, bounded)
         b, t, span = self.b, begin.type, self.length ** (level - 1)
@@ -108,8 +108,8 @@ class _Nests(Rewriter):
     # --- while -----------------------------------------------------------------------------------------------------------
 
     def _while(self, op: Op) -> Op:
-        level = self.levels.get(self.found.numbers[op], 1)
-        # The condition is evaluated once more at the end of each loop inside.
+        level = self.levels.get(self.nests.numbers[op], 1)
+        # The condition is evaluated once more at the end of each inner loop.
         if level == 1 or any(inner.code.effect in ("write", "atomic") for inner in op.regions[0].walk()):
             return self.copy(op)
         initial = self.args(op)
@@ -119,8 +119,8 @@ class _Nests(Rewriter):
     def _while_level(
         self, old: Op, regions: tuple[Region, Region], initial: Sequence[Op], level: int, bounded: bool
     ) -> tuple[Op, Sequence[Op], Op]:
-        """A nest of ``level`` loops; the values that it leaves, and whether its condition may still hold. ``bounded``: it ends, too, after
-        the iterations that it may have at most."""
+        """Return a nest of ``level`` loops, its results, and whether its condition may still hold. ``bounded``: it also ends after the most
+        iterations that it may have."""
         if level == 1:
             return self._innermost(old, regions, initial)
         b, n = self.b, len(initial)
@@ -132,12 +132,12 @@ class _Nests(Rewriter):
         _, values, more = self._while_level(old, regions, params[:n], level - 1, True)
         body = b.end([*values, more, *[b.emit(ops.add, c, b.const(1), attr="nsw") for c in params[n + 1 :]]])
         span = self.length ** (level - 1)
-        made = self._add(Op(ops.while_, tuple(types), start, old.attr, (condition, body), old.loc), old, span, bounded)
-        results = b.results(made)
-        return made, results[:n], results[n]
+        loop = self._add(Op(ops.while_, tuple(types), start, old.attr, (condition, body), old.loc), old, span, bounded)
+        results = b.results(loop)
+        return loop, results[:n], results[n]
 
     def _innermost(self, old: Op, regions: tuple[Region, Region], initial: Sequence[Op]) -> tuple[Op, Sequence[Op], Op]:
-        """As `_while_level`: the loop itself, which counts its iterations."""
+        """Return what `_while_level` returns for the loop itself, which counts its iterations."""
         b, n = self.b, len(initial)
         (count,) = b.begin(i32)
         goes_on = b.emit(ops.and_, regions[0].results[0], b.emit(ops.lt, count, b.const(self.length)))
@@ -146,16 +146,16 @@ class _Nests(Rewriter):
         body = _extended(regions[1], count, b.end([*regions[1].results, b.emit(ops.add, count, b.const(1), attr="nsw")]))
         start = (*initial, b.const(0))
         types = tuple([v.type for v in start])
-        made = self._add(Op(ops.while_, types, start, old.attr, (condition, body), old.loc), old, 1, True)
-        results = b.results(made)
-        return made, results[:n], b.emit(ops.eq, results[n], b.const(self.length))
+        loop = self._add(Op(ops.while_, types, start, old.attr, (condition, body), old.loc), old, 1, True)
+        results = b.results(loop)
+        return loop, results[:n], b.emit(ops.eq, results[n], b.const(self.length))
 
 
 def _extended(region: Region, param: Op, end: Region) -> Region:
-    """``region`` with one more parameter and another end."""
+    """Return ``region`` with one more parameter and another end."""
     return Region((*region.params, param), (*region.ops[:-1], *end.ops))
 
 
 def _names(params: Sequence[Op]) -> list[str | None]:
-    """What the source calls loop-carried values."""
+    """Return the names of loop-carried values in the source."""
     return [p.attr for p in params]

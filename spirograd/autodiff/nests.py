@@ -1,8 +1,8 @@
-"""Nests of branches: the results that the forward sweep keeps for the reverse sweep, so that it need not recompute them at each level.
+"""Nests of branches: the results that the forward sweep keeps for the reverse sweep, which need not recompute them at each level.
 
-The reverse of a branch runs the branch forwards, then backwards. What follows an `if` inside it may need the results of that `if`, and so
-everything inside of it: if each level recomputed them, a nest would run as often as it is deep. Where that is much more than once, the
-forward sweep of the outermost `if` also yields the results of those inside, as elements of vectors, one for each type.
+The reverse of a branch runs the branch forwards, then backwards. Operations after an inner `if` may need its results, and so everything
+inside of it. If each level recomputed them, the innermost code would run once for each level of the nest. Where that is much more than
+once, the forward sweep of the outermost `if` also yields the results of the inner ones, as elements of vectors, one for each type.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 
-# How often a nest may run again, in all, before its results are kept.
+# The most recomputations of a nest, in all, before its results are kept.
 _MOST = 2
 
 
 @dataclass(slots=True)
 class _Work:
-    """Of a branch: how many operations are in it, and how many operations its reverse recomputes because of the branches inside."""
+    """The work of a branch: the number of operations in it, and the number of operations that its reverse recomputes because of inner
+    branches."""
 
     size: int
     again: int
 
 
 class Nests:
-    """What is kept of the branches of ``kernel``; ``relevant``: the control operations that are reversed."""
+    """The results of branches of ``kernel`` that are kept. ``relevant``: the control operations that are reversed."""
 
     def __init__(self, kernel: Kernel, relevant: Collection[Op]) -> None:
         self._relevant = relevant
-        self._users: dict[Op, set[Op]] = {}  # result of an `if` -> what uses it
+        self._users: dict[Op, set[Op]] = {}  # result of an `if` -> its users
         self._results: dict[Op, list[Op]] = {}  # `if` -> the operations `result` that name its results
-        self._ends: dict[Op, Op] = {}  # `if` -> the terminator of the region that it stands in
+        self._ends: dict[Op, Op] = {}  # `if` -> the terminator of the enclosing region
         self._works: dict[Op, _Work] = {}
         self._look(kernel.body)
 
     def _look(self, region: Region) -> int:
-        """Learn about the branches in ``region``; returns how many operations are in it."""
+        """Collect the branches in ``region``. Return the number of operations in it."""
         size = len(region.ops)
         for op in region.ops:
             inside = sum([self._look(inner) for inner in op.regions])
@@ -57,20 +58,20 @@ class Nests:
         return size
 
     def _inner(self, op: Op) -> Iterator[Op]:
-        """The branches directly in those of ``op``."""
+        """Yield the branches directly inside the branches of ``op``."""
         return (inner for region in op.regions for inner in region.ops if inner.code is ops.if_)
 
     def _needed(self, op: Op) -> list[Op]:
-        """The results of an `if` that operations after it take, the end of its region aside."""
+        """Return the results of an `if` that later operations take, except the end of its region."""
         return [result for result in self._results.get(op, ()) if not self._users.get(result, set()) <= {self._ends[op]}]
 
     def is_passed(self, op: Op) -> bool:
-        """Whether nothing but the end of its region takes results of ``op``, a branch that is reversed: then the forward sweep of that
-        region, just before the reverse, does without it."""
+        """Return whether only the end of its region takes results of ``op``, a branch that is reversed. Then the forward sweep of that
+        region, just before the reverse, omits the branch."""
         return op.code is ops.if_ and op in self._relevant and not self._needed(op)
 
     def nest(self, op: Op) -> Nest | None:
-        """What to keep of the nest whose outermost branch is ``op``; None if it is as well recomputed."""
+        """Return the results to keep of the nest whose outermost branch is ``op``, or None if recomputing is as fast."""
         work = self._works[op]
         if op not in self._relevant or work.again <= _MOST * work.size:
             return None

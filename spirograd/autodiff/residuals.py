@@ -1,4 +1,4 @@
-"""Residuals in memory: whether a gradient kernel reads memory as it was before its primal, or as the primal left it."""
+"""Residuals in memory: whether a gradient kernel reads memory as it was before its primal, or as it is after it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BOTH = frozenset(("before", "after"))
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """``load`` cannot be had again from memory, neither as it is before the kernel nor as it is after it, because of a write.
+    """A load that no state of memory serves, neither before nor after the kernel, because of a write.
 
-    ``load`` may also be an atomic whose old value is needed: that is nowhere. ``savable``: the primal can save the value as it runs.
+    ``load`` may also be an atomic whose old value is needed, which memory never has. ``savable``: the primal can save the value as it runs.
     """
 
     ref: Ref
@@ -30,16 +30,16 @@ class Conflict:
 
 
 def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
-    """What ``loads`` of ``primal`` (kernel IR) require of memory so that, done again later, they give what they gave: one `Residual` for
-    each memory, in order of the loads; and the loads that no state of memory serves.
+    """Return the states of memory in which ``loads`` of ``primal`` (kernel IR) give the same values again, as one `Residual` for each
+    memory in order of the loads, and the loads that no state of memory serves.
 
-    ``finals``: atomics of ``primal`` that are found again by what they leave, which is memory as it is after the kernel.
+    ``finals``: atomics of ``primal`` that are recognised by the values that they leave, which is memory as it is after the kernel.
 
-    The residuals are those of the loads that are left without the conflicts. Of one memory that some loads need as it is before the kernel
-    and others as it is after it, the first are conflicts.
+    The residuals are those of the loads without conflicts. If some loads need one memory as it is before the kernel and others as it is
+    after it, the first are conflicts.
 
-    Two array arguments count as different memory, and no array as that of a field. Iterations of a parallel loop are taken not to alias,
-    except by atomics: else the primal has no defined result. Loads of temporaries, and of gradients, are left out.
+    Two array arguments count as different memory, and no array as that of a field. Iterations of a parallel loop are assumed not to alias,
+    except by atomics: otherwise the primal has no defined result. Loads of temporaries, and of gradients, are omitted.
     """
     order = _Order(primal)
     demands: dict[tuple[str, int], tuple[Outer, list[_Demand]]] = {}
@@ -60,29 +60,29 @@ def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) ->
             demands.setdefault(outer_key(ref), (ref, []))[1].append(demand)
         else:
             conflicts.append(demand.conflict())
-    found = []
+    serving = []
     for outer, group in demands.values():
         residual, refused = _settled(outer, group)
-        found.append(residual)
+        serving.append(residual)
         conflicts += [d.conflict() for d in refused]
-    return tuple(found), tuple(conflicts)
+    return tuple(serving), tuple(conflicts)
 
 
 def states(primal: Kernel) -> dict[Op, str]:
-    """For each load of primal memory or a temporary, which state of it serves: "before" or "after" the kernel, "" if both do, and for
-    those that neither does a name of its own. Loads of one element and one state give the same value."""
+    """Return, for each load of primal memory or a temporary, the state that serves: "before" or "after" the kernel, "" if both do, and a
+    name of its own if neither does. Loads of one element and one state give the same value."""
     order = _Order(primal)
-    found: dict[Op, str] = {}
+    served: dict[Op, str] = {}
     for load, access in order.accesses.items():
         if access.writes or (isinstance(access.ref, (FieldRef, ArrayRef)) and access.ref.role != "primal"):
             continue
         allowed = order.demand(load).allowed
-        found[load] = "" if allowed == _BOTH else next(iter(allowed)) if allowed else f"lost{len(found)}"
-    return found
+        served[load] = "" if allowed == _BOTH else next(iter(allowed)) if allowed else f"lost{len(served)}"
+    return served
 
 
 def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
-    """Those of ``loads`` of ``primal``, from temporaries, that would not give what they gave if they were done at the end of it."""
+    """Return those of ``loads`` of ``primal``, from temporaries, that would give another value at the end of it."""
     order = _Order(primal)
     conflicts = []
     for load in loads:
@@ -93,9 +93,10 @@ def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
 
 
 def not_final(primal: Kernel, extrema: Iterable[Op]) -> tuple[Conflict, ...]:
-    """Those of ``extrema``, atomic minima or maxima of ``primal``, whose winner cannot be told from what memory holds after all of it.
+    """Return those of ``extrema``, atomic minima or maxima of ``primal``, whose winner does not follow from the contents of memory after
+    all of it.
 
-    Other writes may change the winning value; or more of the same kind follow a read, which got the winner of those before it.
+    Other writes may change the winning value, or more of the same kind may follow a read of an intermediate winner.
     """
     order = _Order(primal)
     used = {a for op in primal.walk() for a in op.args}
@@ -105,7 +106,7 @@ def not_final(primal: Kernel, extrema: Iterable[Op]) -> tuple[Conflict, ...]:
 
 @dataclass(slots=True)
 class _Demand:
-    """Which states of memory serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
+    """The states of memory that serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
 
     load: Op
     ref: Ref
@@ -121,12 +122,12 @@ class _Demand:
 
 
 def outer_key(ref: Outer) -> tuple[str, int]:
-    """What references to one field or argument have in common."""
+    """Return a key that references to one field or argument have in common."""
     return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
 
 
 def _settled(ref: Outer, group: Sequence[_Demand]) -> tuple[Residual, list[_Demand]]:
-    """One residual for loads of one memory, and the loads that it does not serve."""
+    """Return one residual for loads of one memory, and the loads that it does not serve."""
     after = [d for d in group if "before" not in d.allowed]
     before = [d for d in group if "after" not in d.allowed]
     if after:
@@ -137,7 +138,7 @@ def _settled(ref: Outer, group: Sequence[_Demand]) -> tuple[Residual, list[_Dema
 
 
 class _Order:
-    """Which of two accesses of a kernel comes first."""
+    """The order of accesses of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.query = Dependence(separate_arrays=True)
@@ -147,7 +148,7 @@ class _Order:
         self.iterations: dict[Op, Iterations] = {}
 
     def demand(self, load: Op) -> _Demand:
-        """What the writes of the kernel mean for ``load``."""
+        """Return which states serve ``load``, given the writes of the kernel."""
         access = self.accesses[load]
         out = _Demand(load, access.ref)
         for write in self.writes:
@@ -159,7 +160,7 @@ class _Order:
         return out
 
     def overtaken(self, extremum: Op, reads: Sequence[Access]) -> Iterator[tuple[Ref, Op]]:
-        """The writes behind which the winner of ``extremum`` may hide; see `not_final`. ``reads``: of all memory."""
+        """Yield the writes that may hide the winner of ``extremum``; see `not_final`. ``reads``: the reads of all memory."""
         kind, ref = extremum.attr
         access = self.accesses[extremum]
         between = [read for read in reads if self._relation(read, access)[0]]
@@ -174,7 +175,7 @@ class _Order:
                 yield ref, write.op
 
     def _relation(self, load: Access, write: Access) -> tuple[bool, bool]:
-        """Whether ``write`` may change what ``load`` reads, before it and after it."""
+        """Return whether ``write`` may change what ``load`` reads, before it and after it."""
         if not self.query.may_alias(load.ref, write.ref):
             return False, False
         loops: list[Op] = []

@@ -1,9 +1,10 @@
-"""Reverse mode: from a kernel to the kernel that takes gradients of what it writes to gradients of what it reads.
+"""Reverse mode: from a kernel to the kernel that takes gradients of its outputs to gradients of its inputs.
 
-Each region is walked twice. The forward sweep (`sweep`) runs it again for the values that derivatives are made of; the reverse sweep, here,
-walks it backwards, with the adjoint of each value as a value. Loops save their loop-carried values in the forward sweep; their reverse is a
-loop over the iterations backwards, each of which is swept forwards, from what was saved, then backwards. So an adstack holds one level of a
-nest, and inner adstacks are used again in each iteration of the outer loop: memory is the sum of the trip counts, not their product.
+Each region is walked twice. The forward sweep (`sweep`) runs it again for the values that derivatives are computed from. The reverse sweep,
+here, walks it backwards, with the adjoint of each value as a value. Loops save their loop-carried values in the forward sweep. Their
+reverse is a loop over the iterations backwards, each of which is swept forwards from the saved values, then backwards. An adstack therefore
+holds one level of a nest, and inner adstacks are reused in each iteration of the outer loop: memory is the sum of the trip counts, not
+their product.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, Tem
 
 @dataclass(slots=True)
 class Reversed:
-    """A gradient kernel before it is cleaned up, and what there is to say about it."""
+    """A gradient kernel before clean-up, with the findings about it."""
 
     kernel: Kernel
     loops: NestedLoops
     sweep: Sweep
-    found: Activity
+    activity: Activity
     active_outputs: list[Place] = field(default_factory=list)
     active_inputs: list[Place] = field(default_factory=list)
 
@@ -54,22 +55,21 @@ def reverse(
     counter: Counter = IN_I32,
     nested: NestedLoops | None = None,
 ) -> Reversed:
-    """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
+    """Return the gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``shadow``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
-    argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
-    ``segments``, ``counter``: see there. ``nested``: ``kernel`` with nests for loops, to be reversed in its place.
-    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    argument follows, the adjoint of that value. ``locate_nan``: check each step for new NaN. ``nested``: ``kernel`` with nests for loops,
+    to be reversed in its place. Raises SpirogradUnsupportedError, with the line, for operations without derivative.
     """
     return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
 
 
 class _Reverse:
-    """Emits the forward sweep of a region, then walks it backwards (`walk`), and so on for the regions inside.
+    """An emitter of the forward sweep of a region and of its reverse (`walk`), recursively for the regions inside.
 
     Invariant of the walk: when it reaches an operation, all users of its result in this region have been walked, so ``adjoints`` has the
-    whole adjoint of the result, which is removed there. Values of the primal are not used directly: ``sweep.env`` says what each is in the
-    gradient kernel at this point.
+    complete adjoint of the result, which is removed there. Values of the primal are not used directly: ``sweep.env`` has the value of each
+    in the gradient kernel at this point.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class _Reverse:
         self.nested = nested
         kernel = self.old = nested.kernel
         self.locate_nan = locate_nan
-        self.indices: list[Op] = []  # of the loops around, outermost first
+        self.indices: list[Op] = []  # indices of the enclosing loops, outermost first
         self.shadow = shadow
-        self.found = activity(kernel, shadow)
+        self.activity = activity(kernel, shadow)
         self.b = Builder()
-        self.adjoints: dict[Op, Op] = {}  # of values whose definition the reverse sweep has not reached yet
+        self.adjoints: dict[Op, Op] = {}  # adjoints of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
         self.relevant = _relevant(kernel, self._matters)
         self.nests = Nests(kernel, self.relevant)
         self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds)
         self.spans = Spans(kernel)
-        self.live_ins: dict[Op, set[Op]] = {}  # of control operations, as far as `_active_live_ins` has found them
+        self.live_ins: dict[Op, set[Op]] = {}  # for control operations, as far as `_active_live_ins` has computed them
         self.active_outputs: dict[tuple[object, object], Place] = {}
         self.active_inputs: dict[tuple[object, object], Place] = {}
         self.accumulators = 0
-        self.extrema: dict[Op, int] = {}  # numbered, for no two may share the load of what they left: `memory_states` examines each
+        self.extrema: dict[Op, int] = {}  # numbers, because no two may share the load of their result: see `memory_states`
         self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
 
     def run(self) -> Reversed:
@@ -101,8 +101,8 @@ class _Reverse:
         b.begin()
         b.loc = old.loc
         args = [*old.args]
-        for node in self.found.flows:
-            if isinstance(node, TempRef) and self.found.active(node):
+        for node in self.activity.flows:
+            if isinstance(node, TempRef) and self.activity.active(node):
                 self.temps[node] = replace(node, name=f"{node.name}.grad", kind=TempKind.ADJOINT)
         for ref in sorted(self.temps, key=lambda r: r.name):
             self._fill(self.temps[ref])
@@ -115,7 +115,7 @@ class _Reverse:
         self.sweep.fresh = False
         self.walk(body)
         new = Kernel(f"{old.name}_grad", tuple(args), b.end(), (), old.loc)
-        return Reversed(new, self.nested, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
+        return Reversed(new, self.nested, self.sweep, self.activity, list(self.active_outputs.values()), list(self.active_inputs.values()))
 
     def _fill(self, ref: TempRef) -> None:
         """Set a temporary to zero."""
@@ -133,7 +133,7 @@ class _Reverse:
     # --- adjoints --------------------------------------------------------------------------------------------------------
 
     def active(self, value: Op) -> bool:
-        return self.found.active(value)
+        return self.activity.active(value)
 
     def accumulate(self, value: Op, contribution: Op) -> None:
         """Add to the adjoint of a primal value."""
@@ -142,21 +142,21 @@ class _Reverse:
             self.adjoints[value] = contribution if before is None else total(self.b, before, contribution)
 
     def gradient(self, ref: Ref) -> Ref | None:
-        """Where the adjoint of memory lies; None if it has none."""
+        """Return the memory of the adjoint of ``ref``, or None if it has none."""
         return self.temps.get(ref) if isinstance(ref, TempRef) else self.shadow(ref)
 
     def _matters(self, op: Op) -> bool:
-        """Whether the reverse sweep has something to do for ``op``, its regions aside."""
+        """Return whether the reverse sweep must handle ``op``, apart from its regions."""
         ref = ref_of(op)
-        return self.found.active(op) or (ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref))
+        return self.activity.active(op) or (ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref))
 
     def _has_gradient(self, ref: Ref) -> bool:
-        return self.found.active(ref) if isinstance(ref, TempRef) else self.shadow(ref) is not None
+        return self.activity.active(ref) if isinstance(ref, TempRef) else self.shadow(ref) is not None
 
     # --- walking backwards -----------------------------------------------------------------------------------------------
 
     def walk(self, body: Sequence[Op]) -> None:
-        """The reverse sweep over the operations of a region, which was swept forwards just before."""
+        """Emit the reverse sweep over the operations of a region, which was swept forwards just before."""
         for op in reversed(body):
             self.b.loc = op.loc
             handler = _HANDLERS.get(op.code)
@@ -172,7 +172,7 @@ class _Reverse:
                         self._check_nan(op, part, adjoint)
 
     def _check_nan(self, op: Op, part: Op, adjoint: Op) -> None:
-        """Report a NaN that the derivative of ``op`` made."""
+        """Report a NaN that the derivative of ``op`` produced."""
         if not self.locate_nan:
             return
         b = self.b
@@ -232,7 +232,7 @@ class _Reverse:
     # --- memory ----------------------------------------------------------------------------------------------------------
 
     def _at(self, op: Op, values: int) -> tuple[Op, ...]:
-        """The indices of an access with ``values`` further operands."""
+        """Return the indices of an access with ``values`` further operands."""
         args = op.args[: len(op.args) - values]
         return tuple([self.sweep.env[a] for a in args])
 
@@ -271,7 +271,7 @@ class _Reverse:
                 f"let each iteration update elements of its own, or accumulate with `+=`; `sg.stop_grad`, or memory without a gradient, "
                 f"leaves `{ref.name}` out",
             )
-        if adjoint is not None:  # the old value is a load
+        if adjoint is not None:  # The old value is a load.
             self._refuse_shared_old(op)
         handler(self, op, grad)
         if adjoint is not None:
@@ -297,9 +297,10 @@ class _Reverse:
             self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
 
     def atomic_extremum(self, op: Op, grad: Ref) -> None:
-        """The gradient goes to a value that equals the final one: the first such iteration claims it, and leaves 0 to the others.
+        """Send the gradient to a value that equals the final one: the first such iteration claims it, and leaves 0 to the others.
 
-        Equal but for the last digits: the value is computed anew, with functions that may round otherwise than in the primal's code.
+        Values are equal up to the last digits, because the value is recomputed with functions that may round differently from the primal's
+        code.
         """
         b, at, value = self.b, self._at(op, 1), op.args[-1]
         ref = op.attr[1]
@@ -329,16 +330,16 @@ class _Reverse:
     # --- control ---------------------------------------------------------------------------------------------------------
 
     def captured(self, op: Op) -> list[Op]:
-        """Active values from outside that the regions of ``op`` compute with, in the order of the kernel."""
+        """Return active values from outside that the regions of ``op`` compute with, in the order of the kernel."""
         return sorted(self._active_live_ins(op), key=self.spans.number)
 
     def _active_live_ins(self, op: Op) -> set[Op]:
-        """The same, in no order."""
-        found = self.live_ins.get(op)
-        if found is not None:
-            return found
+        """Return the same as `captured`, in no order."""
+        live_ins = self.live_ins.get(op)
+        if live_ins is not None:
+            return live_ins
         candidates: set[Op] = set()
-        flows = self.found.flows
+        flows = self.activity.flows
         for region in op.regions:
             for node in (*region.params, *region.ops):
                 reads = (*(flows.get(node, ()) if self.active(node) else ()), *_stored(node))
@@ -349,8 +350,8 @@ class _Reverse:
             yielding = op.regions[-1:] if op.code in FIXED else op.regions
             candidates.update([v for r in yielding for v in r.results if self.active(v)])
         inside = self.spans.inside(op)
-        found = self.live_ins[op] = {value for value in candidates if value not in inside}
-        return found
+        live_ins = self.live_ins[op] = {value for value in candidates if value not in inside}
+        return live_ins
 
     def if_(self, op: Op) -> None:
         seeds = self.results.pop(op, {})
@@ -372,8 +373,8 @@ class _Reverse:
         self.adjoints.update(zip(captured, b.if_(condition, *regions)))
 
     def _sweep_both_ways(self, region: Region) -> None:
-        """Sweep a region forwards, then backwards. Forwards without the branches that nothing before the end of the region needs: their
-        reverse runs them again, and else a chain of them would be run as often as it is deep."""
+        """Sweep a region forwards, then backwards. The forward sweep omits branches whose results are not needed before the end of the
+        region: their reverse runs them again, and otherwise a chain of them would run once for each of its levels."""
         body = region.ops[:-1]
         passed = {op for op in body if self.nests.is_passed(op)}
         self.sweep.run([op for op in body if not (op in passed or (op.code is ops.result and op.args[0] in passed))], True)
@@ -407,12 +408,12 @@ class _Reverse:
         self.loop(op, self.b.const(0, t), count)
 
     def loop(self, op: Op, begin: Op, count: Op) -> None:
-        """The reverse of a serial loop of ``count`` iterations."""
+        """Reverse a serial loop of ``count`` iterations."""
         b, outer = self.b, self.adjoints
         region, initial = op.regions[-1], op.args[FIXED[op.code] :]
         params = region.params[len(region.params) - len(initial) :]
         seeds = self.results.pop(op, {})
-        # A value that the body sets and never reads has a parameter that nothing depends on, and yet a result that counts.
+        # A value that the body sets and never reads has a parameter on which nothing depends, but a result that counts.
         carried = [k for k, p in enumerate(params) if k in seeds or self.active(p)]
         captured = self.captured(op)
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
@@ -431,8 +432,8 @@ class _Reverse:
             self.accumulate(initial[k], adjoint)
 
     def _segments(self, body: _Body, count: Op, recording: SavedLoop, start: Sequence[Op]) -> Sequence[Op]:
-        """A loop over the segments of ``count`` iterations, the last one first; it begins with the adjoints ``start``, and gives those of
-        what the primal loop begins with."""
+        """Return a loop over the segments of ``count`` iterations, the last one first. It begins with the adjoints ``start``, and gives the
+        adjoints of the initial values of the primal loop."""
         b, op = self.b, body.loop
         assert isinstance(count.type, DType)
         total_segments = segments(b, count, recording.segment)
@@ -451,7 +452,7 @@ class _Reverse:
         return b.for_(b.const(0, count.type), total_segments, start, loop, LoopAttr(name=name))
 
     def _enter(self, body: _Body, number: Op, values: Sequence[Op]) -> None:
-        """Let the parameters of a loop stand for iteration ``number``, which begins with the carried ``values``."""
+        """Map the parameters of a loop to iteration ``number``, which begins with the loop-carried ``values``."""
         env = self.sweep.env
         if body.loop.code is ops.for_:
             t = body.begin.type
@@ -462,7 +463,8 @@ class _Reverse:
         self.indices[-1:] = [number]
 
     def _iteration(self, body: _Body, number: Op, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """One iteration forwards, then backwards: adjoints of what it begins with, and of captured values, from those that follow it."""
+        """Emit one iteration forwards, then backwards. Return the adjoints of its initial values, and of captured values, from the later
+        ones."""
         self.indices.append(number)
         self._enter(body, number, values)
         self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
@@ -473,8 +475,8 @@ class _Reverse:
         return [*[self._adjoint_or_zero(body.params[k]) for k in body.carried], *[self._adjoint_or_zero(v) for v in body.captured]]
 
     def _segment(self, body: _Body, first: Op, last: Op | None, length: int, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """The iterations of a segment from ``first`` forwards, for the values that each begins with; then each backwards, the last one
-        first. ``last``: of the loop, which may come before the end of the segment; None if both are the same."""
+        """Emit the iterations of a segment from ``first`` forwards, for the initial values of each, then each backwards, the last one
+        first. ``last``: the last iteration of the loop, which may come before the end of the segment; None if both are the same."""
         b, t = self.b, first.type
         assert isinstance(t, DType)
         numbers, begins = [], [tuple(values)]
@@ -483,7 +485,7 @@ class _Reverse:
         for k in range(length):
             number = b.emit(ops.add, first, b.const(k, t), attr="nsw")
             numbers.append(number)
-            if k + 1 < length:  # past the end of the loop the last iteration is done again, from the same values: its loads are in bounds
+            if k + 1 < length:  # past the end of the loop the last iteration runs again: its loads are in bounds
                 self._enter(body, number if last is None else b.emit(ops.min_, number, last), begins[-1])
                 self.sweep.run(body.region.ops[:-1], False)
                 following = [self.sweep.env[v] for v in body.region.results]
@@ -505,7 +507,7 @@ class _Reverse:
         return results
 
     def parallel(self, op: Op) -> None:
-        """The reverse of a parallel loop is a parallel loop. Adjoints of live-in values are added up in temporaries."""
+        """Reverse a parallel loop, which gives a parallel loop. Adjoints of live-in values are added up in temporaries."""
         b, outer = self.b, self.adjoints
         captured = self.captured(op)
         temps = []
@@ -537,8 +539,8 @@ class _Reverse:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A serial loop to be reversed. ``params``: its loop-carried values, ``carried``: which of them are active, ``captured``: active values
-    from outside, ``begin``: the index of the first iteration."""
+    """A serial loop to be reversed. ``params``: its loop-carried values; ``carried``: the active ones; ``captured``: active values from
+    outside; ``begin``: the index of the first iteration."""
 
     loop: Op
     region: Region
@@ -549,32 +551,32 @@ class _Body:
 
 
 def _stored(node: Op) -> Iterable[Op]:
-    """The float that ``node`` puts into memory: its adjoint is the gradient of that memory."""
+    """Return the float that ``node`` puts into memory. Its adjoint is the gradient of that memory."""
     if node.code.effect in ("write", "atomic") and is_float(node.args[-1].type):
         return (node.args[-1],)
     return ()
 
 
 def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
-    """Control operations with something in them that matters to the reverse sweep."""
-    found: set[Op] = set()
-    _find_relevant(kernel.body, matters, found)
-    return found
+    """Return control operations that contain an operation which matters to the reverse sweep."""
+    relevant: set[Op] = set()
+    _find_relevant(kernel.body, matters, relevant)
+    return relevant
 
 
-def _find_relevant(region: Region, matters: Callable[[Op], bool], found: set[Op]) -> bool:
-    """Whether something in ``region`` matters; adds the control operations to ``found``."""
+def _find_relevant(region: Region, matters: Callable[[Op], bool], relevant: set[Op]) -> bool:
+    """Return whether an operation in ``region`` matters, and add the control operations to ``relevant``."""
     any_here = False
     for op in region.ops[:-1]:
-        here = [_find_relevant(inner, matters, found) for inner in op.regions]
+        here = [_find_relevant(inner, matters, relevant) for inner in op.regions]
         if any(here) or (not op.regions and op.code is not ops.result and matters(op)):
             any_here = True
             if op.regions:
-                found.add(op)
+                relevant.add(op)
     return any_here
 
 
-# How many units in the last place the value of an extremum may be off when it is computed again, by the bits of its type.
+# The error of a recomputed extremum in units in the last place, by the bits of its type.
 _SAME = {16: 2, 32: 16, 64: 16}
 _NAMES = {"mul": "multiplication"}
 _ATOMICS: dict[str, Callable[[_Reverse, Op, Ref], None]] = {

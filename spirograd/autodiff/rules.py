@@ -1,9 +1,9 @@
-"""THE table of derivatives: for each operation its local partial derivatives, from which both directions follow.
+"""The table of derivatives: for each operation its local partial derivatives, from which both directions follow.
 
-At points where there is no derivative: `abs` at 0 has 0; `min` and `max` have that of the operand they take, of equal operands the first,
-of NaN and a number the number; rounding has 0; a power of 0 does not depend on the exponent. Where a partial derivative is infinite or
-undefined at an edge of the domain (`sqrt` at 0, division by 0, `log` at 0 ...), nothing flows if nothing comes: an adjoint (or tangent) of
-0 gives 0 there and not NaN, so that a branch that was not taken, or a `norm` of zero weight, does not poison sums.
+At points without derivative, `abs` at 0 has 0; `min` and `max` have that of the operand they take, of equal operands the first, of NaN and
+a number the number; rounding has 0; a power of 0 does not depend on the exponent. Where a partial derivative is infinite or undefined at an
+edge of the domain (`sqrt` at 0, division by 0, `log` at 0 ...), a flow of 0 stays 0: an adjoint (or tangent) of 0 gives 0 there and not
+NaN, so that a branch that was not taken, or a `norm` of zero weight, does not turn sums into NaN.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-# What a partial derivative does to what flows through it: (builder, operands, result, flow) -> the share.
+# A partial derivative as a function of a flow: (builder, operands, result, flow) -> the share.
 Partial = Callable[[Builder, "tuple[Op, ...]", Op, Op], Op]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The partial derivatives of an operation by each operand, None for one that derivatives do not flow to. ``text``: the same for
-    readers. ``guarded``: they can be infinite or undefined, so that a flow of 0 needs care."""
+    """The partial derivatives of an operation by each operand, None for an operand without derivative. ``text``: the same for readers.
+    ``guarded``: they can be infinite or undefined, so that a flow of 0 is guarded."""
 
     partials: tuple[Partial | None, ...]
     text: str
@@ -33,14 +33,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class NoGradient:
-    """Derivatives end at the operation."""
+    """The end of derivatives at an operation."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Structural:
-    """The transformations themselves know what to do."""
+    """An operation that the transformations handle themselves."""
 
     reason: str
 
@@ -71,17 +71,17 @@ def _negated(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _times(k: int) -> Partial:
-    """Times operand ``k``."""
+    """Return the partial that multiplies by operand ``k``."""
     return lambda b, x, r, flow: _mul(b, flow, x[k])
 
 
 def _scaled(factor: Callable[[Builder, tuple[Op, ...], Op], Op]) -> Partial:
-    """Times ``factor(b, operands, result)``."""
+    """Return the partial that multiplies by ``factor(b, operands, result)``."""
     return lambda b, x, r, flow: _mul(b, flow, factor(b, x, r))
 
 
 def _over(divisor: Callable[[Builder, tuple[Op, ...], Op], Op]) -> Partial:
-    """Divided by ``divisor(b, operands, result)``."""
+    """Return the partial that divides by ``divisor(b, operands, result)``."""
     return lambda b, x, r, flow: b.emit(ops.div, flow, divisor(b, x, r))
 
 
@@ -92,7 +92,8 @@ def _abs(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _taken(k: int, compare: OpCode) -> Partial:
-    """The flow, if operand ``k`` is the one that `min` or `max` takes: the first if ``compare(first, second)``, or if the second is NaN."""
+    """Return the flow, if operand ``k`` is the one that `min` or `max` takes: the first if ``compare(first, second)``, or if the second is
+    NaN."""
 
     def partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
         first = b.emit(ops.or_, b.emit(compare, x[0], x[1]), b.emit(ops.isnan, x[1]))
@@ -108,12 +109,13 @@ def _one_minus_square(b: Builder, x: Op) -> Op:
 
 
 def _rsqrt_partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
-    """-1/2 * result / x."""
+    """Return the flow times -1/2 * result / x."""
     return _mul(b, _mul(b, flow, _f(b, -0.5, flow)), b.emit(ops.div, r, x[0]))
 
 
 def _angle(k: int) -> Partial:
-    """Of atan2(y, x): x / (x^2 + y^2) by y, -y / (x^2 + y^2) by x; scaled by the larger, so that squares do not overflow."""
+    """Return a partial of atan2(y, x): x / (x^2 + y^2) by y, -y / (x^2 + y^2) by x, scaled by the larger, so that squares do not
+    overflow."""
 
     def partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
         size = b.emit(ops.max_, b.emit(ops.abs_, x[0]), b.emit(ops.abs_, x[1]))
@@ -126,7 +128,7 @@ def _angle(k: int) -> Partial:
 
 
 def _power_by_base(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
-    """y * x^(y - 1), which also holds where x is 0 or negative; 0 where y is 0."""
+    """Return the flow times y * x^(y - 1), which also holds where x is 0 or negative; 0 where y is 0."""
     base, exponent = x
     if exponent.code is ops.const:
         if exponent.attr == 2.0:
@@ -142,7 +144,7 @@ def _power_by_base(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _power_by_exponent(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
-    """x^y * log x; 0 where x or x^y is 0."""
+    """Return the flow times x^y * log x; 0 where x or x^y is 0."""
     slope = _mul(b, r, b.emit(ops.log, x[0]))
     zero = _f(b, 0.0, r)
     flat = b.emit(ops.or_, b.emit(ops.eq, r, zero), b.emit(ops.eq, x[0], zero))
@@ -150,7 +152,7 @@ def _power_by_exponent(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _convert(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
-    """Between float types: the derivative is converted, too. `pullback` gives the operand's type, `pushforward` the result's."""
+    """Convert a derivative between float types. `pullback` gives the operand's type, `pushforward` the result's."""
     raise AssertionError("cast is converted by the two directions themselves")
 
 
@@ -217,14 +219,14 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
 
 
 def differentiable(code: OpCode) -> bool:
-    """Whether derivatives flow from the operands of ``code`` to its result by a rule of this table."""
+    """Return whether derivatives flow from the operands of ``code`` to its result by a rule of this table."""
     return isinstance(RULES.get(code), Rule)
 
 
 def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) -> tuple[Op | None, ...]:
-    """The contribution to the adjoint of each operand of ``op``; None where an operand is a constant or no float, or has none.
+    """Return the contribution to the adjoint of each operand of ``op``, or None if an operand is a constant or no float, or has none.
 
-    ``args`` and ``result`` are its values in the code that ``b`` builds.
+    ``args`` and ``result`` are the operands and the result of ``op`` in the code that ``b`` builds.
     """
     rule = RULES[op.code]
     assert isinstance(rule, Rule), op
@@ -241,7 +243,7 @@ def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) 
 
 
 def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: tuple[Op | None, ...]) -> Op | None:
-    """The tangent of the result of ``op`` from those of its operands, None for zeros."""
+    """Return the tangent of the result of ``op`` from those of its operands, None for zeros."""
     rule = RULES[op.code]
     assert isinstance(rule, Rule), op
     total: Op | None = None
@@ -257,6 +259,6 @@ def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: 
 
 
 def _share(b: Builder, partial: Partial, args: tuple[Op, ...], result: Op, flow: Op, nothing: Op | None) -> Op:
-    """What goes through one partial derivative. ``nothing``: whether the flow is 0, where that must stay 0."""
+    """Return the flow through one partial derivative. ``nothing``: whether the flow is 0, where 0 must stay 0."""
     part = partial(b, args, result, flow)
     return part if nothing is None else b.emit(ops.select, nothing, _f(b, 0.0, flow), part, attr="guard")

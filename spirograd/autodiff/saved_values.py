@@ -1,4 +1,4 @@
-"""Saved-value buffers: values that the gradient reads and that memory does not keep; the primal saves them as it runs."""
+"""Saved-value buffers: values that the gradient reads and that memory does not keep. The primal saves them as it runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from spirograd.transforms.simplification.dce import dce
 
 @dataclass(frozen=True, slots=True)
 class SaveBuffer:
-    """A saved-value buffer: an array argument in which a kernel saves what ``loads`` gave, in the order in which they ran.
+    """A saved-value buffer: an array argument in which a kernel saves the values of ``loads``, in the order of execution.
 
-    A row for each iteration of the parallel ``loop``, counted from its begin, or one row for all serial code (``loop`` is None).
-    ``rows`` and ``capacity`` (entries of a row) are size expressions; None where only the device can know them, which
-    `SavingKernels.counting` computes.
+    A row for each iteration of the parallel ``loop``, counted from its begin, or one row for all serial code (``loop`` is None). ``rows``
+    and ``capacity`` (entries of a row) are size expressions, or None if only the device can know them: `SavingKernels.counting` computes
+    these.
     """
 
     ref: ArrayRef
@@ -43,12 +43,12 @@ class SavingKernels:
     """Three kernels with the arguments of the primal.
 
     ``saving`` does what the primal does, and fills the buffers, which are arguments behind those of the primal. ``replaying`` has them too,
-    and computes what the primal computed from the buffers, whatever memory holds now where those loads look: it is the one to
-    differentiate. There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
+    and computes what the primal computed from the buffers, whatever memory holds now at these loads. It is the kernel to differentiate.
+    There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
 
-    ``counting`` returns, for each buffer, its rows and its capacity (i32; 2^31 - 1 if it is that or more). It runs while memory is as it
-    is before the primal. Where the capacities depend on what the primal writes (``counting_writes``), it writes the same, which is then
-    to be put back; else it has no effects on memory. None if the capacities depend on old values of atomics.
+    ``counting`` returns, for each buffer, its rows and its capacity (i32; 2^31 - 1 if it is that or more). It runs while memory is in the
+    state before the primal. If the capacities depend on memory that the primal writes (``counting_writes``), it writes the same, which is
+    then to be restored; otherwise it has no effects on memory. None if the capacities depend on old values of atomics.
     """
 
     saving: Kernel
@@ -68,7 +68,7 @@ def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingK
     args = (*primal.args, *[ArrayArg(p.buffer.ref.name, p.buffer.ref.dtype, 2) for p in plans])
     bodies = [kind(plans).region(primal.body) for kind in (_Saving, _Replaying)]
     saving, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
-    # Where the entries of an iteration follow from its number, no adstack of the reverse need hold the counter.
+    # If the entries of an iteration follow from its number, no adstack of the reverse need hold the counter.
     counting = _counting(primal, plans, ctx)
     writes = counting is not None and not _is_exact(primal, counting)
     if writes:
@@ -81,7 +81,7 @@ def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingK
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """A buffer, and for each condition of a `while` how many of its loads are in it."""
+    """A buffer, and for each condition of a `while` the number of its loads in it."""
 
     buffer: SaveBuffer
     sites: set[Op]
@@ -92,16 +92,16 @@ _Key = tuple["Op | None", DType]
 
 
 class _Sites:
-    """The operations whose values are saved, by the buffer that they go to, each with the control operations around it."""
+    """The operations whose values are saved, by their buffer, each with the control operations around it."""
 
     def __init__(self, primal: Kernel, wanted: set[Op]) -> None:
         self.wanted = wanted
-        self.found: dict[_Key, list[tuple[Op, tuple[Op, ...]]]] = {}
+        self.operations: dict[_Key, list[tuple[Op, tuple[Op, ...]]]] = {}
         self.conditions: dict[_Key, dict[Op, int]] = {}
         self._walk(primal.body, (), None)
 
     def _walk(self, region: Region, around: tuple[Op, ...], condition: Op | None) -> None:
-        """``condition``: the `while` in whose condition the region is."""
+        """Collect the operations of a region. ``condition``: the `while` whose condition contains the region."""
         for op in region.ops:
             if op in self.wanted:
                 self._add(op, around, condition)
@@ -112,7 +112,7 @@ class _Sites:
     def _add(self, op: Op, around: tuple[Op, ...], condition: Op | None) -> None:
         assert isinstance(op.type, DType)
         key = (around[0] if around and _is_parallel(around[0]) else None, saved_type(op.type))
-        self.found.setdefault(key, []).append((op, around))
+        self.operations.setdefault(key, []).append((op, around))
         if condition is None:
             return
         if any(inner.code in LOOPS for inner in around[around.index(condition) + 1 :]):
@@ -130,29 +130,29 @@ def _is_parallel(op: Op) -> bool:
 
 
 def _plan(primal: Kernel, wanted: set[Op]) -> list[_Plan]:
-    """A buffer for each parallel loop, one for serial code, and for each type of entry."""
+    """Return a buffer for each parallel loop, one for serial code, and for each type of entry."""
     sites = _Sites(primal, wanted)
     plans: list[_Plan] = []
-    for (loop, dtype), found in sites.found.items():
+    for (loop, dtype), saved in sites.operations.items():
         ref = ArrayRef(f"saved{len(plans)}", len(primal.args) + len(plans), dtype, 2)
         rows = 1 if loop is None else _trips(loop)
-        buffer = SaveBuffer(ref, loop, tuple([op for op, _ in found]), rows, _capacity(found))
+        buffer = SaveBuffer(ref, loop, tuple([op for op, _ in saved]), rows, _capacity(saved))
         plans.append(_Plan(buffer, set(buffer.loads), sites.conditions.get((loop, dtype), {})))
     return plans
 
 
 def _trips(loop: Op) -> Size | None:
-    """The iterations of a `for`."""
+    """Return the trip count of a `for`, or None."""
     if loop.code is not ops.for_:
         return None
     begin, end = size_of(loop.args[0]), size_of(loop.args[1])
     return None if begin is None or end is None else Max(0, Sub(end, begin))
 
 
-def _capacity(found: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
-    """How many entries a row needs at most."""
+def _capacity(sites: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
+    """Return the most entries of a row."""
     total: Size = 0
-    for _, around in found:
+    for _, around in sites:
         count: Size = 1
         for loop in around:
             if loop.code in LOOPS and not (loop is around[0] and _is_parallel(loop)):
@@ -169,14 +169,14 @@ def _capacity(found: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
 
 @dataclass(slots=True, eq=False)
 class _Entries(Cell):
-    """The number of the next entry of a row: the value, and ``ahead`` of it by a constant."""
+    """The number of the next entry of a row: a value, and the constant that it is ``ahead`` by."""
 
     plan: _Plan = field(kw_only=True)
     ahead: int = 0
 
 
 class _SiteCounter(Threaded):
-    """Counts the values that are saved. ``site`` is called for each operation whose value is."""
+    """A counter of the values that are saved. ``site`` is called for each operation whose value is."""
 
     def __init__(self, plans: Sequence[_Plan], count: Counter = IN_I32) -> None:
         super().__init__()
@@ -191,12 +191,12 @@ class _SiteCounter(Threaded):
         raise NotImplementedError
 
     def finish(self, counters: Sequence[_Entries]) -> None:
-        """Called at the end of a row."""
+        """Handle the end of a row. Subclasses override this."""
 
     # --- rows ------------------------------------------------------------------------------------------------------------
 
     def _open(self, loop: Op | None) -> None:
-        """Start to count for rows of ``loop``."""
+        """Begin to count for rows of ``loop``."""
         for plan in self.plans:
             if plan.buffer.loop is loop:
                 self.cells.append(_Entries(values=[self.b.const(0, self.count.dtype)], sites=plan.sites, plan=plan))
@@ -237,7 +237,7 @@ class _SiteCounter(Threaded):
                 cell.ahead = 0
 
     def _ahead(self, counter: _Entries) -> Op:
-        """The number of the next entry."""
+        """Return the number of the next entry."""
         b, t, most = self.b, self.count.dtype, self.count.most
         before = counter.values[0]
         if not counter.ahead:
@@ -247,7 +247,7 @@ class _SiteCounter(Threaded):
         return b.emit(ops.add, before, b.const(counter.ahead, t), attr="nsw")
 
     def entered(self, op: Op, number: int, cells: Sequence[Cell]) -> None:
-        # The condition cannot pass on how far it came, but the body and what follows know how many entries it makes.
+        # The condition cannot pass on its count, but the body and the code after it know how many entries it saves.
         for cell in cells:
             assert isinstance(cell, _Entries)
             cell.ahead = cell.plan.in_condition.get(op, 0) if op.code is ops.while_ and number != 0 else 0
@@ -262,7 +262,7 @@ class _SiteCounter(Threaded):
         return self.copy(op)
 
     def place(self, counter: _Entries) -> tuple[Op, Op]:
-        """Row and entry."""
+        """Return row and entry."""
         b, loop = self.b, self.loop
         at = self._ahead(counter)
         if loop is None:
@@ -291,7 +291,8 @@ _OLD = TempRef("old", i32, kind=TempKind.OLD_VALUE)
 
 
 class _Counting(_SiteCounter):
-    """Rows and capacities go to ``totals``. ``writes``: it does what the primal does; else it has no effects but on temporaries."""
+    """The kernel that counts. Rows and capacities go to ``totals``. ``writes``: it does what the primal does; otherwise it only has effects
+    on temporaries."""
 
     def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]], count: Counter, writes: bool) -> None:
         super().__init__(plans, count)
@@ -306,7 +307,7 @@ class _Counting(_SiteCounter):
     def _visit_site(self, op: Op) -> Op:
         new = super()._visit_site(op)
         if op.code is ops.load:
-            # One of its own, which says what it repeats: see `_is_exact`.
+            # An operation of its own, whose primal is the one that it repeats: see `_is_exact`.
             self.b.ops.pop()
             return self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
         if self.writes or isinstance(ref_of(op), TempRef):
@@ -336,10 +337,10 @@ class _Counting(_SiteCounter):
 
 
 def _is_exact(primal: Kernel, counting: Kernel) -> bool:
-    """Whether what ``counting`` reads, which has no effects on memory, is there before the primal."""
+    """Return whether the values that ``counting`` reads, which has no effects on memory, are in memory before the primal."""
     loads = [op.primal for op in counting.walk() if op.code is ops.load and op.primal is not None]
-    found, conflicts = residuals(primal, loads)
-    return not conflicts and all(residual.when == "before" for residual in found)
+    served, conflicts = residuals(primal, loads)
+    return not conflicts and all(residual.when == "before" for residual in served)
 
 
 def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext, writes: bool = False) -> Kernel | None:
@@ -351,7 +352,7 @@ def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext, writes: 
 
 
 def _read_only(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` without the temporaries that are written and never read."""
+    """Return ``kernel`` without the temporaries that are written and never read."""
     while True:
         used = {a for op in kernel.walk() for a in op.args}
         read = {ref_of(op) for op in kernel.walk() if op.code is ops.load or op in used}

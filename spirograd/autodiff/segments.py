@@ -1,15 +1,16 @@
 """Segments: loops with small bodies checkpoint their loop-carried values once in several iterations, and the reverse recomputes the rest.
 
-Adstack memory, and the traffic to it, falls by the length of a segment; within one the loop-carried values are plain values, because it is
-unrolled. On GPUs memory traffic costs more than arithmetic: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3
-instead of 9 times its forward run. Where a CPU runs what was made for GPUs, the last segment of a short loop costs more than it saves,
-because both sides of a branch run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8, 130 and
-565 us with segments of 2. Large bodies lose there, too (eight carried floats, 64 steps: 8.1 instead of 3.2 s), and gain on GPUs (1.16
-instead of 2.0 ms).
+Adstack memory, and the traffic to it, falls by the length of a segment. Within a segment the loop-carried values are plain values, because
+it is unrolled. On GPUs memory traffic costs more than arithmetic: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3
+instead of 9 times its forward run. Where a CPU runs code for GPUs, the last segment of a short loop costs more than it saves, because both
+sides of a branch run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8, 130 and 565 us with
+segments of 2. Large bodies are slower there, too (eight carried floats, 64 steps: 8.1 instead of 3.2 s), and faster on GPUs (1.16 instead
+of 2.0 ms).
 
-A short loop with a constant trip count is one segment: it needs no adstack, and its forward sweep is removed if nothing else uses it.
-On lavapipe 64 steps of `v = v * v * 0.5 + 0.3` took 9.3 instead of 38 ms, on the CPU 8 of them 1.5 instead of 13 ms (what has adstacks runs
-as lanes of vectors only if its loops are long). With sines the CPU took 54 instead of 34 ms for 16 steps, so there only the shortest are.
+A short loop with a constant trip count is one segment: it needs no adstack, and its forward sweep is removed if nothing else uses it. On
+lavapipe 64 steps of `v = v * v * 0.5 + 0.3` took 9.3 instead of 38 ms, on the CPU 8 of them 1.5 instead of 13 ms (code with adstacks is
+vectorised only if its loops are long). With sines the CPU took 54 instead of 34 ms for 16 steps, so there only the shortest loops are one
+segment.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from spirograd.ir.nodes import Op
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Which loops have segments, of ``length`` iterations, a power of two: those with at most so many operations and carried numbers.
-    ``whole``: the most iterations of a loop that is one segment."""
+    """The segments of loops. Loops with a limited number of operations and loop-carried numbers have segments of ``length`` iterations, a
+    power of two. ``longest``: the most iterations of a loop that is one segment."""
 
     length: int
     operations: int
     carried: int
-    whole: int
+    longest: int
 
     def of(self, loop: Op) -> int:
-        """How many iterations of ``loop`` are one segment; 1 if the values of each are saved."""
+        """Return the iterations of a segment of ``loop``: 1 if the values of each iteration are saved."""
         carried = _carried(loop)
         small = len(loop.regions[-1].ops) <= self.operations and 0 < carried <= self.carried
         return self.length if small and _is_plain(loop) else 1
 
     def in_one(self, loop: Op) -> int:
-        """The trip count of a `for` that is one segment; 0 for other loops."""
+        """Return the trip count of a `for` that is one segment, or 0 for other loops."""
         count = constant_trips(*loop.args[:2]) or 0
-        small = count <= self.whole and count * _carried(loop) <= _MOST_CARRIED and count * len(loop.regions[0].ops) <= _LARGEST
+        small = count <= self.longest and count * _carried(loop) <= _MOST_CARRIED and count * len(loop.regions[0].ops) <= _LARGEST
         return count if small and _is_plain(loop) else 0
 
 
 def _carried(loop: Op) -> int:
-    """How many numbers an iteration hands to the next one."""
+    """Return the number of scalars that an iteration passes to the next one."""
     fixed = 1 if loop.code is ops.for_ else 0
     return sum(p.type.n if isinstance(p.type, Vec) else 1 for p in loop.regions[-1].params[fixed:])
 
@@ -55,16 +56,16 @@ def _is_plain(loop: Op) -> bool:
     return all(not op.regions for op in loop.regions[-1].ops)
 
 
-# The most numbers that the iterations of a loop that is one segment carry, which are in registers at once, and their most operations.
+# Limits of a loop that is one segment: the scalars that its iterations carry, which are in registers at once, and its operations.
 _MOST_CARRIED, _LARGEST = 64, 512
-# Where memory is as good as arithmetic.
+# Used where memory is as fast as arithmetic.
 NO_SEGMENTS = Segments(1, 0, 0, 11)
 _ON_GPUS = Segments(8, 64, 8, 64)
 _ON_CPU_DRIVERS = Segments(2, 24, 4, 64)
 
 
 def segments_for(caps: Capabilities) -> Segments:
-    """The segments that are good on a device."""
+    """Return the best segments for a device."""
     if not caps.target.asynchronous:
         return NO_SEGMENTS
     return _ON_CPU_DRIVERS if caps.loop_limit else _ON_GPUS

@@ -1,4 +1,4 @@
-"""The capacity of adstacks: sizes that the host computes from arguments and shapes, and a kernel that counts where it cannot."""
+"""The capacities of adstacks: sizes that the host computes from arguments and shapes, and a kernel that counts the others."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from spirograd.transforms.simplification.simplify import simplify
 def sizing(
     kernel: Kernel, ctx: PassContext, every: Mapping[int, int] | None = None
 ) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
-    """Split a gradient kernel, in which loops record their trip counts: the kernel, which checks instead that these do not exceed the
-    capacities; kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
-    ``every``: how many iterations of a loop have one entry in its adstacks, by the number of the capacity (1 where it is left out).
+    """Split a gradient kernel whose loops record their trip counts. Return the kernel, which instead checks that trip counts do not exceed
+    the capacities; kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels
+    counts. ``every``: the number of iterations of a loop that share an entry of its adstacks, by the number of the capacity (1 if omitted).
 
-    How many iterations there are of `open_loops` are sizes, too, with the numbers that follow those of capacities.
+    The trip counts of `open_loops` are sizes, too, with the numbers that follow those of capacities.
 
-    On asynchronous devices the host reads no memory before a launch, because that would block. If a size depends on memory there, all
-    are counted on the device, and handed over in an array: see `adstacks.SIZES`. The same holds if there are guards on such devices: the
-    guard counts are the last sizes. `CompileOptions.count_on_device` asks for it in all cases.
+    On asynchronous devices the host reads no memory before a launch, because that would block. If a size depends on memory there, all are
+    counted on the device, and passed in an array: see `adstacks.SIZES`. The same holds if there are guards on such devices: the guard
+    counts are the last sizes. `CompileOptions.count_on_device` selects it in all cases.
 
-    A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
-    then be of a loop that is not reached, which only makes the adstack larger.
+    A count that does not change in the loops around it is moved out of them, so that they need not run to be counted. The count may then be
+    that of a loop that is not reached, which only enlarges the adstack.
     """
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:
@@ -47,9 +47,9 @@ def sizing(
     asynchronous = ctx.caps.target.asynchronous
     known = extents(kernel, TempKind.CAPACITY)
     unsure = _unsure(counts, known)
-    found = adstack_guards(kernel, known) if asynchronous else ()
-    loops = dict(enumerate(open_loops(kernel, known, found), len(known)))
-    kernel, guards = with_counts(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
+    new_guards = adstack_guards(kernel, known) if asynchronous else ()
+    loops = dict(enumerate(open_loops(kernel, known, new_guards), len(known)))
+    kernel, guards = with_counts(kernel, loops, dict(enumerate(new_guards, len(known) + len(loops))))
     known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
     sizes = tuple([size if _is_quick(size, asynchronous) else None for size in known])
     main = _Checked(unsure, every or {}).kernel(kernel)
@@ -61,15 +61,16 @@ def sizing(
 
 
 def _is_quick(size: Size | None, asynchronous: bool) -> bool:
-    """Whether the host is to evaluate ``size``: without blocking on the device, and without going over a range, which kernels do faster."""
+    """Return whether the host should evaluate ``size``: it neither blocks on the device nor iterates over a range, which kernels do
+    faster."""
     if size is None or (asynchronous and needs_memory(size)):
         return False
     return not any(isinstance(part, MaxOver) for part in walk(size))
 
 
 def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
-    """The capacities, by number, that are not just the trip count of the one loop with this number, computed from what cannot change.
-    ``known``: what they are as expressions."""
+    """Return the capacities, by number, that are not just the trip count of the one loop with this number, computed from constant memory.
+    ``known``: the capacities as expressions."""
     sure: dict[int, bool] = {}
     for op in counts:
         number, own = _capacity(op), size_of(op.args[-1])
@@ -79,7 +80,7 @@ def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
 
 
 def _handing_over(counting: Counting) -> Kernel:
-    """A kernel that puts what it counts into `SIZES`, for kernels that run after it."""
+    """Return a kernel that stores its counts to `SIZES`, for kernels that run after it."""
     kernel = counting.kernel
     handed = replace(kernel, args=(*kernel.args, SIZES), returns=())
     target = sizes_of(handed)
@@ -88,7 +89,7 @@ def _handing_over(counting: Counting) -> Kernel:
 
 
 class _HandingOver(Rewriter):
-    """Puts elements of ``target`` in the place of temporaries."""
+    """A rewriter that replaces temporaries by elements of ``target``."""
 
     def __init__(self, target: ArrayRef, numbers: dict[TempRef, int]) -> None:
         super().__init__()
@@ -107,8 +108,8 @@ class _HandingOver(Rewriter):
 
 
 def _agreeing(main: Kernel, rounds: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
-    """Kernels that round alike what counts depend on: compiled apart, they could fuse other operations, and a loop that stops at a value
-    of floats would run once more than was counted."""
+    """Make kernels round alike where counts depend on it. Compiled apart, they could fuse different operations, and a loop that stops at a
+    value of floats would run once more than was counted."""
     repeated = {op.primal for counting in rounds for op in counting.kernel.walk() if is_rounded(op) and op.primal is not None}
     if not repeated:
         return main, rounds
@@ -120,7 +121,7 @@ def _agreeing(main: Kernel, rounds: tuple[Counting, ...]) -> tuple[Kernel, tuple
 
 
 def _capacity(op: Op) -> int | None:
-    """The number of the capacity that ``op`` raises; None if it does something else."""
+    """Return the number of the capacity that ``op`` raises, or None if it does something else."""
     return _updated(op, TempKind.CAPACITY)
 
 
@@ -130,8 +131,8 @@ def _updated(op: Op, kind: TempKind) -> int | None:
 
 
 class _Checked(Rewriter):
-    """Replaces each update of a capacity that is among ``unsure`` by a check against the capacity; the expressions of the others are
-    exactly what the loops compute. An iteration that passes a guard claims a thread slot."""
+    """A rewriter that replaces each update of a capacity among ``unsure`` by a check against the capacity. The expressions of the others
+    are exactly what the loops compute. An iteration that passes a guard claims a thread slot."""
 
     def __init__(self, unsure: set[int], every: Mapping[int, int]) -> None:
         super().__init__()
@@ -153,24 +154,24 @@ class _Checked(Rewriter):
             b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
             capacity = b.emit(ops.adstack_word, attr=(AdstackWord.CAPACITY, number), type=i32)
             counted = unsegmented(op.args[-1], every)
-            told = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
-            t = told.type
+            reported = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
+            t = reported.type
             assert isinstance(t, DType)
             message = f"{self.name}: this loop makes {{0}} iterations, and its adstacks have room for {{1}}"
             site = FaultSite("adstack", message, (t, t), op.loc)
             fitting = b.emit(ops.mul, b.cast(capacity, t), b.const(every, t))
-            b.emit(ops.check, b.emit(ops.le, demand, capacity), told, fitting, attr=site, type=VOID)
+            b.emit(ops.check, b.emit(ops.le, demand, capacity), reported, fitting, attr=site, type=VOID)
         return None
 
 
 def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, AdstackGuard], ctx: PassContext) -> tuple[Counting, ...]:
-    """Kernels that count ``wanted``, one as a rule. A count that changes with a loop-carried value of an outer loop takes that loop's
-    adstacks, and so a kernel of its own, after the one that counts for these. ``guards``: the guards of the kernel, by number."""
+    """Return kernels that count ``wanted``, usually one. A count that changes with a loop-carried value of an outer loop needs the adstacks
+    of that loop, and so a kernel of its own, after the one that counts for these. ``guards``: the guards of the kernel, by number."""
     if not wanted:
         return ()
-    made = _counting(kernel, wanted, guards, ctx)
-    if not _sizes_used(made):
-        return (Counting(made, tuple(wanted)),)
+    counting = _counting(kernel, wanted, guards, ctx)
+    if not _sizes_used(counting):
+        return (Counting(counting, tuple(wanted)),)
     needed = {k: _sizes_used(_counting(kernel, [k], guards, ctx)) & set(wanted) for k in wanted}
     rounds = []
     while needed:
@@ -184,14 +185,14 @@ def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, AdstackGu
 
 
 def _sizes_used(kernel: Kernel) -> set[int]:
-    """The numbers of the sizes that the adstacks of ``kernel`` are placed by."""
+    """Return the numbers of the sizes that determine the placement of the adstacks of ``kernel``."""
     adstacks = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, AdstackRef)}
     claims = {guard_of(op) for op in kernel.walk() if op.code is ops.claim}
     return {adstack.capacity for adstack in adstacks} | {adstack.slots for adstack in adstacks if adstack.slots is not None} | claims
 
 
 def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, AdstackGuard], ctx: PassContext) -> Kernel:
-    """The kernel that counts: nothing of ``kernel`` but what the counts ``wanted`` depend on."""
+    """Return the kernel that counts: only the operations of ``kernel`` on which the counts ``wanted`` depend."""
     kept: set[Ref] = set()
     while True:
         bare = simplify(_Bare(frozenset(wanted), guards, kept).kernel(kernel), ctx)
@@ -211,8 +212,8 @@ def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, Adstac
 
 
 class _Bare(Rewriter):
-    """Leaves out all effects but those on the memories ``kept``, private to a launch, and the updates of the sizes ``wanted``. An
-    iteration that passes a guard of adstacks that are kept claims a thread slot."""
+    """A rewriter that omits all effects except those on the memories ``kept``, private to a launch, and the updates of the sizes
+    ``wanted``. An iteration that passes a guard of adstacks that are kept claims a thread slot."""
 
     def __init__(self, wanted: frozenset[int], guards: Mapping[int, AdstackGuard], kept: set[Ref]) -> None:
         super().__init__()
@@ -235,17 +236,17 @@ class _Bare(Rewriter):
             return None
         if ref_of(op) in self.kept:
             return self.copy(op)
-        # What an atomic would have returned is gone with it. A gradient kernel computes only adjoints from that, never a count.
+        # The result of an omitted atomic is gone. A gradient kernel computes only adjoints from it, never a count.
         return None if op.code is ops.store else self.b.const(0, op.type)  # type: ignore[arg-type]
 
 
 class _Hoist(Rewriter):
-    """Moves each update of a capacity out of the loops that do not change it, with the operations that it takes: pure ones,
-    and loads of single elements of fields. Below branches they stay: elsewhere a count may be any number."""
+    """A rewriter that hoists each update of a capacity out of the loops that do not change it, with the operations that it takes: pure
+    ones, and loads of single elements of fields. Updates below branches stay: elsewhere a count may be any number."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.level: dict[Op, int] = {}  # value -> how many operations must be around it
+        self.level: dict[Op, int] = {}  # value -> the number of operations that must be around it
         self.moved: dict[Op, list[Op]] = {}  # operation -> updates that go in front of it
         self.gone: set[Op] = set()
         for op, around in nested(kernel.body, ()):
@@ -268,7 +269,7 @@ class _Hoist(Rewriter):
             super().visit(op)
 
     def _outside(self, value: Op, copies: dict[Op, Op]) -> Op:
-        """``value``, made anew of what is known out here."""
+        """Return ``value``, recomputed from values that are known outside."""
         if (value.code.effect != "pure" and not _is_element(value)) or value.code in (ops.result, ops.param):
             return self.value(value)
         if value not in copies:
@@ -278,5 +279,5 @@ class _Hoist(Rewriter):
 
 
 def _is_element(op: Op) -> bool:
-    """Whether ``op`` loads an element of a field, at constant indices: it is there, and kernels that count write no fields."""
+    """Return whether ``op`` loads an element of a field at constant indices: it exists, and kernels that count write no fields."""
     return op.code is ops.load and isinstance(op.attr, FieldRef) and all(a.code is ops.const for a in op.args)

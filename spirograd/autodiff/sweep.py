@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from spirograd.autodiff.adjoint_values import element, entries, whole
+from spirograd.autodiff.adjoint_values import combine, element, entries
 from spirograd.autodiff.segments import Segments
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
@@ -18,9 +18,9 @@ from spirograd.transforms.checks.space_limits import is_space_check
 
 @dataclass(frozen=True, slots=True)
 class SavedLoop:
-    """How the reverse of a loop finds what the forward sweep left: ``adstacks`` of its loop-carried values, ``count`` of iterations if it
-    is a `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: they are all, and begin with what
-    the loop is given."""
+    """The data that the forward sweep of a loop leaves for the reverse: ``adstacks`` of its loop-carried values, and the ``count`` of
+    iterations of a `while`. ``loop`` is the primal loop. ``segment``: the number of iterations that share one entry. ``in_one``: one
+    segment has all iterations, and begins with the initial values of the loop."""
 
     loop: Op
     adstacks: tuple[AdstackRef, ...]
@@ -31,8 +31,8 @@ class SavedLoop:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What the forward sweep of an `if` keeps of the branches ``inside``: see `nests`. ``places``: of each result that is kept, the type of
-    the vector that has it, and its first element there. ``lengths``: of the vectors."""
+    """The results that the forward sweep of an `if` keeps of the branches ``inside``: see `nests`. ``places``: for each result that is
+    kept, the type of its vector, and its first element there. ``lengths``: the lengths of the vectors."""
 
     inside: frozenset[Op]
     places: Mapping[Op, tuple[DType, int]]
@@ -41,7 +41,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """The type that counts the iterations of a `while`. ``most``: the largest count to go on with, which the reverse of the loop checks;
+    """The type that counts the iterations of a `while`. ``most``: the largest count that is allowed, which the reverse of the loop checks;
     None if the type holds every count."""
 
     dtype: DType = i32
@@ -52,20 +52,19 @@ IN_I32 = Counter()
 
 
 def counter_for(caps: Capabilities) -> Counter:
-    """The counter for a device. Drivers that end loops early do so long before 2^31 iterations."""
+    """Return the counter for a device. Drivers that end long loops do so long before 2^31 iterations."""
     if caps.loop_limit:
         return IN_I32
     return Counter(i64) if caps.int64 else Counter(i32, 2**31 - 2)
 
 
 class Sweep:
-    """Emits primal operations again. ``env``: primal value -> what it is now.
+    """An emitter of primal operations. ``env``: primal value -> its present value.
 
     ``record``: save the loop-carried values of the loops that stand directly in the region, at the start of each iteration. Effects on
-    outer memory, prints and checks are left out, except for checks of the sizes of index spaces, which bound loops of the reverse too.
-    ``bounds``: the most iterations of loops, where the primal is made such that they have no more.
-    Effects on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they are private to a launch, but must not be
-    done twice.
+    outer memory, prints and checks are omitted, except for checks of the sizes of index spaces, which bound loops of the reverse too.
+    ``bounds``: the most iterations of loops, where the primal is known to have no more. Effects on temporaries stay while ``fresh`` (the
+    first sweep over the body of the kernel): they are private to a launch, but must not happen twice.
     """
 
     def __init__(
@@ -89,10 +88,10 @@ class Sweep:
         self.adstacks: dict[AdstackRef, Op] = {}  # adstack -> the primal value, a parameter
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
-        self.kept: dict[Op, tuple[Op, int]] = {}  # result of a branch in a nest -> the vector that has it, its first element there
+        self.kept: dict[Op, tuple[Op, int]] = {}  # result of a branch in a nest -> its vector, and its first element there
         self.kept_branches: set[Op] = set()
         self.keeping: Nest | None = None  # the nest that is being swept
-        self.vectors: dict[DType, Op] = {}  # what is kept of it so far
+        self.vectors: dict[DType, Op] = {}  # its results so far
         self.fresh = True
         self.checks = True
         self.lost = 0
@@ -105,7 +104,7 @@ class Sweep:
         return tuple([env[a] for a in op.args])
 
     def run(self, body: Sequence[Op], record: bool) -> None:
-        """Emit the operations of a region (its terminator aside)."""
+        """Emit the operations of a region (except its terminator)."""
         for op in body:
             self.b.loc = op.loc
             handler = _HANDLERS.get(op.code)
@@ -129,7 +128,7 @@ class Sweep:
         self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op.primal or op))
 
     def region(self, region: Region) -> Region:
-        """A copy of the region of a loop, nothing recorded in it."""
+        """Return a copy of the region of a loop that records nothing."""
         vectors, self.vectors = self.vectors, {}
         self.env.update(zip(region.params, self.b.begin(*[p.type for p in region.params])))
         self.run(region.ops[:-1], False)
@@ -146,7 +145,7 @@ class Sweep:
         if isinstance(ref, TempRef) and self.fresh and ref not in self.returns:
             self.clone(op)
         elif op.code is not ops.store:
-            # Its old value is gone. This load marks a use of it; see `memory_states.old_values`.
+            # The old value is overwritten. This load marks a use of it; see `memory_states.old_values`.
             assert isinstance(op.type, DType)
             self.lost += 1
             old = TempRef(f"old{self.lost}", op.type, kind=TempKind.OLD_VALUE, number=self.lost)
@@ -164,7 +163,7 @@ class Sweep:
             self.keep(op, nest)
 
     def branches(self, op: Op) -> None:
-        """An `if`. What is kept of the nest around it is a further result for each vector."""
+        """Emit an `if`. The kept results of the enclosing nest are a further result for each vector."""
         b, before, regions = self.b, self.vectors, []
         assert isinstance(op.type, tuple)
         for region in op.regions:
@@ -174,12 +173,12 @@ class Sweep:
             regions.append(b.end([*[self.env[v] for v in region.results], *self.vectors.values()]))
         b.loc = op.loc
         types = (*op.type, *[vector.type for vector in before.values()])
-        made = self.env[op] = b.emit(ops.if_, self.env[op.args[0]], type=types, regions=tuple(regions))
+        branch = self.env[op] = b.emit(ops.if_, self.env[op.args[0]], type=types, regions=tuple(regions))
         vectors = enumerate(before.items(), len(op.type))
-        self.vectors = {t: b.emit(ops.result, made, attr=k, type=vector.type) for k, (t, vector) in vectors}
+        self.vectors = {t: b.emit(ops.result, branch, attr=k, type=vector.type) for k, (t, vector) in vectors}
 
     def keep(self, op: Op, nest: Nest) -> None:
-        """The outermost `if` of a nest, with what the reverse of the branches inside needs of them."""
+        """Emit the outermost `if` of a nest, with the results that the reverse of the inner branches needs."""
         b = self.b
         self.keeping = nest
         self.vectors = {t: b.emit(ops.vec, *[b.const(0, t)] * n) for t, n in nest.lengths.items()}
@@ -195,7 +194,7 @@ class Sweep:
                 vector, at = self.kept[op]
                 width = op.type.n if isinstance(op.type, Vec) else 1
                 parts = [b.emit(ops.extract, vector, b.const(at + k)) for k in range(width)]
-                self.env[op] = whole(b, op.type, [from_saved(b, part, element(op.type)) for part in parts])
+                self.env[op] = combine(b, op.type, [from_saved(b, part, element(op.type)) for part in parts])
             return
         self.clone(op)
         place = None if self.keeping is None else self.keeping.places.get(op)
@@ -208,7 +207,7 @@ class Sweep:
         begin, end = self.args(op)[:2]
         carried = op.regions[0].params[1:]
         if self.fresh and op.attr.parallel:
-            self.checks = False  # the reverse of the loop, which sweeps its body again, has them
+            self.checks = False  # The reverse of the loop, which sweeps its body again, has the checks.
             region = self.region(op.regions[0])
             self.checks = True
         elif not record or op.attr.parallel or not carried:
@@ -245,7 +244,8 @@ class Sweep:
         self.require_entries(self.bound(op) or count, recording)
 
     def recording(self, region: Region, recording: SavedLoop, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
-        """A copy of the body of a loop that saves its loop-carried values first. ``counted``: the number of the iteration is one, too."""
+        """Return a copy of the body of a loop that first saves its loop-carried values. ``counted``: the number of the iteration is one of
+        them."""
         b = self.b
         params = b.begin(*[p.type for p in region.params], *([self.counter.dtype] if counted else []))
         self.env.update(zip(region.params, params))
@@ -274,7 +274,7 @@ class Sweep:
     # --- adstacks -----------------------------------------------------------------------------------------------------------
 
     def declare(self, loop: Op, carried: Sequence[Op]) -> tuple[AdstackRef, ...]:
-        """An adstack for each loop-carried value."""
+        """Return an adstack for each loop-carried value."""
         adstacks = []
         for value in carried:
             width = value.type.n if isinstance(value.type, Vec) else 1
@@ -292,32 +292,32 @@ class Sweep:
                 b.store(adstack, entry, b.const(k), to_saved(b, part))
 
     def bound(self, loop: Op) -> Op | None:
-        """The most iterations of a loop of the primal; None if it may have any number."""
+        """Return the most iterations of a loop of the primal, or None if there is no limit."""
         most = self.bounds.get(loop)
         return None if most is None else self.b.const(most)
 
     def require_entries(self, count: Op, recording: SavedLoop) -> None:
-        """Raise the capacity of the adstacks of a loop to what ``count`` iterations take; see `sizing`."""
+        """Raise the capacity of the adstacks of a loop to the entries of ``count`` iterations; see `sizing`."""
         b, adstacks = self.b, recording.adstacks
         if not adstacks:
             return
         b.atomic("max", capacity_of(adstacks[0].capacity), as_entries(b, segments(b, count, recording.segment)))
 
     def recall(self, adstack: AdstackRef, iteration: Op) -> Op:
-        """The value that was saved in an iteration."""
+        """Return the value that was saved in an iteration."""
         b, t, entry = self.b, self.adstacks[adstack].type, _index(self.b, iteration)
         parts = [b.load(adstack, entry, b.const(k)) for k in range(adstack.width)]
-        return whole(b, t, [from_saved(b, part, element(t)) for part in parts])
+        return combine(b, t, [from_saved(b, part, element(t)) for part in parts])
 
 
 def capacity_of(number: int) -> TempRef:
-    """The temporary with the number of entries that adstacks with capacity ``number`` must hold."""
+    """Return the temporary with the number of entries that adstacks with capacity ``number`` must hold."""
     return TempRef(f"capacity{number}", i32, kind=TempKind.CAPACITY, number=number)
 
 
 def trip_count(b: Builder, begin: Op, end: Op) -> Op:
-    """The trip count of a loop, which may be 0; in the unsigned type of the bounds unless their own surely holds it. The plain difference
-    of bounds would wrap to a positive number if they lie far apart the other way round."""
+    """Return the trip count of a loop, which may be 0, in the unsigned type of the bounds unless their own surely holds it. The plain
+    difference of bounds would wrap to a positive number if the range is empty and they lie far apart."""
     t = begin.type
     assert isinstance(t, DType)
     top = b.emit(ops.max_, end, begin)
@@ -329,19 +329,19 @@ def trip_count(b: Builder, begin: Op, end: Op) -> Op:
 
 
 def _index(b: Builder, iteration: Op) -> Op:
-    """The number of an iteration as an index of an adstack, which is signed. No adstack has entries beyond."""
+    """Return the number of an iteration as an index of an adstack, which is signed. Adstacks have no entries beyond."""
     assert isinstance(iteration.type, DType)
     return b.cast(iteration, signed(iteration.type))
 
 
 def as_entries(b: Builder, count: Op) -> Op:
-    """A trip count as an i32. No adstack has room for as many entries as the largest one."""
+    """Return a trip count as an i32. No adstack has as many entries as the largest one."""
     assert isinstance(count.type, DType)
     return count if count.type is i32 else b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, count.type)), i32)
 
 
 def segments(b: Builder, count: Op, length: int) -> Op:
-    """How many segments ``count`` iterations make. ``length`` is a power of two."""
+    """Return the number of segments of ``count`` iterations. ``length`` is a power of two."""
     assert isinstance(count.type, DType)
     if length == 1:
         return count
@@ -351,7 +351,7 @@ def segments(b: Builder, count: Op, length: int) -> Op:
 
 
 def unsegmented(entries: Op, length: int) -> Op | None:
-    """The count that `segments` has made ``entries`` of; None if that cannot be told any more."""
+    """Return the count whose `segments` are ``entries``, or None if it cannot be determined."""
     if entries.code is ops.cast and entries.args[0].code is ops.min_:  # by `as_entries`
         entries = next((a for a in entries.args[0].args if a.code is not ops.const), entries)
     if length == 1:
@@ -361,7 +361,7 @@ def unsegmented(entries: Op, length: int) -> Op | None:
 
 
 def saved_type(t: Type) -> DType:
-    """The type of an adstack for values of type ``t``: all devices have memory of 32 and 64 bits."""
+    """Return the type of an adstack for values of type ``t``: all devices have memory of 32 and 64 bits."""
     scalar = element(t)
     if scalar.is_float:
         return scalar if scalar.bits >= 32 else f32
@@ -369,12 +369,12 @@ def saved_type(t: Type) -> DType:
 
 
 def to_saved(b: Builder, value: Op) -> Op:
-    """A scalar as an adstack holds it."""
+    """Return a scalar in the type of its adstack."""
     return b.cast(value, saved_type(value.type))
 
 
 def from_saved(b: Builder, value: Op, t: DType) -> Op:
-    """A scalar of type ``t`` from what an adstack holds; casts between integers wrap, so nothing is lost."""
+    """Return a scalar of type ``t`` from the entry of an adstack. Casts between integers wrap, so nothing is lost."""
     return b.cast(value, t)
 
 

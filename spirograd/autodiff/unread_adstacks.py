@@ -14,7 +14,7 @@ from spirograd.transforms.simplification.simplify import simplify
 
 
 def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove adstacks that are never read, and the computations that only fed them; number the capacities of the rest from 0 in order of
+    """Remove adstacks that are never read, and the computations that only fed them. Number the capacities of the rest from 0 in order of
     appearance."""
     while True:
         kernel = simplify(kernel, ctx)
@@ -27,7 +27,7 @@ def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Adstacks(Rewriter):
-    """Keeps the given adstacks, and numbers their capacities anew."""
+    """A rewriter that keeps the given adstacks, and renumbers their capacities."""
 
     def __init__(self, kept: Collection[Ref], numbers: dict[int, int]) -> None:
         super().__init__()

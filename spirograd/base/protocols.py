@@ -96,7 +96,7 @@ class Allocation(Protocol):
         """Free the memory now."""
 
 
-class Memory(Protocol):
+class MemoryAllocator(Protocol):
     """The allocator of a device: `runtime.allocations.Memory`."""
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
@@ -135,7 +135,7 @@ class Place(Protocol):
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches."""
 
 
-class Transfers(Protocol):
+class HostTransfers(Protocol):
     """The arrays of other libraries in one launch: used in place if the device can, else copied there and back."""
 
     tensors: dict[int, tuple[str, object]]

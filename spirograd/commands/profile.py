@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spirograd.commands.scripts import run_script
 from spirograd.profiler import chrome, tables
-from spirograd.profiler.tracing import Recording, recorded
+from spirograd.profiler.tracing import TraceSink, recorded
 
 HELP = "run a program and show how long its kernels take on the device"
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     return status or (0 if recording.tasks else 1)
 
 
-def _show(recording: Recording, trace: Path | None, args: argparse.Namespace) -> None:
+def _show(recording: TraceSink, trace: Path | None, args: argparse.Namespace) -> None:
     if trace is not None:
         chrome.write(trace, recording.begin, recording.spans, recording.host, recording.tasks)
     print(tables.counts(recording.tasks, args.sort) if recording.tasks else f"{args.program} launched no kernel")

@@ -1,4 +1,5 @@
-"""Where an element of a field lies in the buffer of its tree: one computation, over numbers, over sizes and over operations of the IR."""
+"""The address of an element of a field in the buffer of its tree: one computation over numbers, over sizes and over operations of the
+IR."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AddressArithmetic(Generic[T]):
-    """What addresses are computed with. Second operands of all but ``add`` are constants above 0."""
+    """Arithmetic of addresses. Second operands of all but ``add`` are constants above 0."""
 
     add: Callable[[T, T], T]
     mul: Callable[[T, int], T]
@@ -28,8 +29,8 @@ SIZES: AddressArithmetic[Size] = AddressArithmetic(Add, Mul, FloorDiv, Mod)
 
 
 def cell_offset(layout: Layout, index: Sequence[T], by: AddressArithmetic[T], unit: int = 1) -> T | None:
-    """The sum of the terms of ``layout`` in units of ``unit`` bytes, for an index from which the origin was subtracted; None if there are
-    no terms. The offset of the component comes on top."""
+    """Return the sum of the terms of ``layout`` in units of ``unit`` bytes, or None if there are no terms. ``index``: the index less the
+    origin. The caller adds the offset of the component."""
     total: T | None = None
     for term in layout.terms:
         part = index[term.axis]
@@ -43,7 +44,7 @@ def cell_offset(layout: Layout, index: Sequence[T], by: AddressArithmetic[T], un
 
 
 def component_number(index: Sequence[int], element_shape: Sequence[int]) -> int:
-    """The row-major number of a component, by which `Layout.components` has its offset."""
+    """Return the row-major number of a component. `Layout.components` has its offset under this number."""
     number = 0
     for i, extent in zip(index, element_shape):
         number = number * extent + i

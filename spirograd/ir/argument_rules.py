@@ -1,4 +1,4 @@
-"""What is legal of operations that give what only a launch has: its arguments, and what it says about itself."""
+"""Rules of operations whose values only a launch has: arguments, and properties of the launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building IR: a cursor that appends operations, with the type rule of each one applied in one place."""
+"""The builder of IR: a cursor that appends operations and applies the type rule of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.ir.ops import OpCode
 
 
 def result_type(code: OpCode, args: Sequence[Op]) -> Type:
-    """The type that follows from the operands, for codes where it does."""
+    """Return the type that follows from the operands. Raise TypeError for codes where it does not."""
     if code.rule == "same":
         return args[0].type
     if code.rule == "compare":
@@ -32,7 +32,7 @@ def result_type(code: OpCode, args: Sequence[Op]) -> Type:
 
 
 class Builder:
-    """Appends operations to the innermost open region.
+    """A cursor that appends operations to the innermost open region.
 
     Open a region with `begin`, close it with `end(results)`, which gives the Region to hand to `if_`, `for_`, `while_` or `emit`.
     ``loc`` and ``primal`` are given to everything that is emitted; see `Op`.
@@ -45,7 +45,7 @@ class Builder:
         self.primal: Op | None = None
 
     def at(self, op: Op) -> None:
-        """What is emitted from now on stands for ``op``."""
+        """Attribute the operations that follow to ``op``: its location and its primal."""
         self.loc, self.primal = op.loc, op.primal
 
     @property
@@ -53,7 +53,7 @@ class Builder:
         return len(self._stack)
 
     def begin(self, *types: Type, names: Sequence[str | None] = ()) -> tuple[Op, ...]:
-        """Open a region; returns its parameters. ``names``: what the source calls the last ones, for messages."""
+        """Open a region and return its parameters. ``names``: the names of the last parameters in the source, for messages."""
         params: tuple[Op, ...] = ()
         if types:
             named = (*[None] * (len(types) - len(names)), *names)
@@ -63,7 +63,7 @@ class Builder:
         return params
 
     def add_param(self, param: Op) -> None:
-        """Give the innermost region one more parameter."""
+        """Add a parameter to the innermost region."""
         params, body = self._stack[-1]
         self._stack[-1] = (*params, param), body
 
@@ -74,11 +74,11 @@ class Builder:
         return Region(params, tuple(body))
 
     def block(self) -> list[Op]:
-        """What the innermost region holds so far: tells regions that are open apart."""
+        """Return the operations of the innermost region so far. The list identifies an open region."""
         return self.ops
 
     def is_open(self, block: list[Op]) -> bool:
-        """Whether the region of a `block` is the innermost one, or around it, so that its values are visible."""
+        """Return whether ``block`` is the innermost region or encloses it, so that its values are visible."""
         return any(body is block for _, body in self._stack)
 
     def suspend(self) -> tuple[tuple[Op, ...], list[Op]]:
@@ -88,7 +88,7 @@ class Builder:
         return region
 
     def resume(self, region: tuple[tuple[Op, ...], list[Op]]) -> None:
-        """Go on with a region that was suspended."""
+        """Continue a region that was suspended."""
         self._stack.append(region)
         self.ops = region[1]
 
@@ -111,7 +111,7 @@ class Builder:
         return self.append(Op(ops.const, t, (), value, (), self.loc))
 
     def cast(self, value: Op, t: DType) -> Op:
-        """``value`` as ``t``; itself if it is that already."""
+        """Return ``value`` converted to ``t``, or ``value`` itself if it has that type."""
         return value if value.type is t else self.emit(ops.cast, value, type=t)
 
     def load(self, ref: Any, *indices: Op) -> Op:
@@ -124,18 +124,18 @@ class Builder:
         return self.emit(ops.atomic, *indices_and_value, attr=(kind, ref), type=ref.dtype)
 
     def combined(self, kind: str, old: Op, value: Op) -> Op:
-        """The element that an atomic of ``kind`` leaves in place of ``old``."""
+        """Return the element that an atomic of ``kind`` stores in place of ``old``."""
         return value if kind == "exchange" else self.emit(ops.COMBINE[kind], old, value)
 
     def update(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:
-        """Do what an atomic does by a load and a store; returns the old element."""
+        """Emit a load and a store in place of an atomic. Return the old element."""
         *indices, value = indices_and_value
         old = self.load(ref, *indices)
         self.store(ref, *indices, self.combined(kind, old, value))
         return old
 
     def results(self, op: Op) -> tuple[Op, ...]:
-        """The results of a control operation as values."""
+        """Return the results of a control operation as values."""
         assert isinstance(op.type, tuple)
         return tuple(self.emit(ops.result, op, attr=k, type=t) for k, t in enumerate(op.type))
 

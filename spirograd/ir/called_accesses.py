@@ -1,4 +1,5 @@
-"""What the functions of a kernel do to memory, stated at their calls: of functions that call themselves it is known once all are there."""
+"""Accesses of the functions of a kernel to memory, stated at their calls. Those of recursive functions are known once all functions are
+built."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ from spirograd.ir.nodes import Kernel, MemoryCall, Op, Ref, accesses_of, callee_
 from spirograd.ir.rewrite import Rewriter
 
 Accesses = dict[tuple[str, Ref], None]
-_COMPUTING = frozenset(("pure", "control", "structure", "call"))  # what a call does is that of its function
+_COMPUTING = frozenset(("pure", "control", "structure", "call"))  # What a call does follows from its function.
 
 
 def called_accesses(kernel: Kernel) -> dict[str, Accesses]:
-    """What each function does to memory, by itself or by functions that it calls, whatever its calls say so far."""
+    """Return the accesses of each function, by itself or by functions that it calls. What its calls state so far does not count."""
     own: dict[str, Accesses] = {}
     for function in kernel.functions:
-        found = [access for op in function.body.walk() if callee_of(op) is None for access in accesses_of(op)]
-        own[function.name] = dict.fromkeys(found)
+        accesses = [access for op in function.body.walk() if callee_of(op) is None for access in accesses_of(op)]
+        own[function.name] = dict.fromkeys(accesses)
     return _spread(kernel, own)
 
 
 def _spread(kernel: Kernel, own: dict[str, Accesses]) -> dict[str, Accesses]:
-    """``own``, to which those of a function that is called are added."""
+    """Return ``own`` with the accesses of called functions added to those of their callers."""
     calls = {f.name: {callee for op in f.body.walk() if (callee := callee_of(op)) is not None} for f in kernel.functions}
     changed = True
     while changed:
@@ -35,13 +36,13 @@ def _spread(kernel: Kernel, own: dict[str, Accesses]) -> dict[str, Accesses]:
 
 
 def acting(kernel: Kernel) -> set[str]:
-    """The functions that do more than compute, or call some that do."""
-    found = {f.name for f in kernel.functions if not f.body.results or any(_acts(op) for op in f.body.walk())}
+    """Return the functions that do more than compute, or call such functions."""
+    names = {f.name for f in kernel.functions if not f.body.results or any(_acts(op) for op in f.body.walk())}
     before = -1
-    while before < len(found):
-        before = len(found)
-        found |= {f.name for f in kernel.functions if any(callee_of(op) in found for op in f.body.walk())}
-    return found
+    while before < len(names):
+        before = len(names)
+        names |= {f.name for f in kernel.functions if any(callee_of(op) in names for op in f.body.walk())}
+    return names
 
 
 def _acts(op: Op) -> bool:
@@ -49,7 +50,7 @@ def _acts(op: Op) -> bool:
 
 
 def restate_calls(kernel: Kernel) -> Kernel:
-    """``kernel`` with each call as `call` or `call_memory`, and with the accesses of its function as it is now."""
+    """Return ``kernel`` with each call as `call` or `call_memory`, with the present accesses of its function."""
     return _Restated(kernel).kernel(kernel) if kernel.functions else kernel
 
 
@@ -57,7 +58,7 @@ class _Restated(Rewriter):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.acting = acting(kernel)
-        self.accesses = {name: tuple(found) for name, found in called_accesses(kernel).items()}
+        self.accesses = {name: tuple(accesses) for name, accesses in called_accesses(kernel).items()}
         self.handlers = {ops.call: self._call, ops.call_memory: self._call}
 
     def _call(self, op: Op) -> Op:

@@ -1,4 +1,4 @@
-"""The loops of a task of kind "chunks" that run its iterations, and the loops over rows around them."""
+"""Loops that run the iterations of a task of kind "chunks", and the loops over rows around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.ir.nodes import Op, Region
 
 
 class ChunkLoop(NamedTuple):
-    """``loop`` runs iterations of ``task``. ``around``: the loop over rows around it, or None."""
+    """A loop over iterations of ``task``. ``around``: the enclosing loop over rows, or None."""
 
     task: Op
     loop: Op
@@ -24,23 +24,23 @@ class ChunkLoop(NamedTuple):
 
     @property
     def columns(self) -> int | None:
-        """The number of columns of a row; 0 if it is not a constant, None if there are no rows."""
+        """Return the number of columns of a row: 0 if it is not a constant, None if there are no rows."""
         return None if self.around is None else max(self.around.attr.row, 0)
 
     @property
     def first(self) -> Op | None:
-        """The index of the first column of a row, if there are rows."""
+        """Return the index of the first column of a row, or None if there are no rows."""
         return None if self.around is None else first_column(self.around)
 
 
 def first_column(rows: Op) -> Op:
-    """The index of the first column, in a loop over rows: the product of its index and the number of columns."""
+    """Return the index of the first column, in a loop over rows: the product of its index and the number of columns."""
     body = rows.regions[0]
     return next(op for op in body.ops if op.code is ops.mul and op.args[0] is body.params[0])
 
 
 def loops_of(task: Op, body: Region, around: Op | None = None) -> Iterator[ChunkLoop]:
-    """The loops over iterations of ``task`` in one of its bodies."""
+    """Yield the loops over iterations of ``task`` in one of its bodies."""
     for op in body.ops:
         if op.code is ops.for_ and op.attr.over_chunk:
             yield ChunkLoop(task, op, around)
@@ -50,15 +50,24 @@ def loops_of(task: Op, body: Region, around: Op | None = None) -> Iterator[Chunk
 
 
 def bound_range(task: Op) -> Range:
-    """What the bounds of a chunk of ``task`` may be: numbers of the type of its index, not below its range."""
+    """Return the range of the bounds of a chunk of ``task``: numbers of the type of its index that are not below the range of the task."""
     begin = task.regions[0].results[0]
     assert isinstance(begin.type, DType)
-    whole, unit = type_range(begin.type), task.attr.chunks.unit
-    return Range(min(int(begin.attr), 0) if begin.code is ops.const else whole.low, whole.high // unit)
+    limits, unit = type_range(begin.type), task.attr.chunks.unit
+    return Range(min(int(begin.attr), 0) if begin.code is ops.const else limits.low, limits.high // unit)
+
+
+def index_ranges(loop: ChunkLoop) -> dict[Op, Range]:
+    """Return the ranges of the bounds and indices that ``loop`` uses: see `bound_range`, `note_ranges`."""
+    known = dict.fromkeys(loop.task.regions[1].params, bound_range(loop.task))
+    for op in (loop.around, loop.loop):
+        if op is not None:
+            note_ranges(known, op)
+    return known
 
 
 def note_ranges(known: dict[Op, Range], loop: Op) -> None:
-    """Add to ``known`` what is known of the index of a loop and, if it runs over rows, of columns."""
+    """Add to ``known`` the range of the index of a loop and, if the loop runs over rows, of columns."""
     body, low = loop.regions[0], range_of(loop.args[0], known).low
     index = body.params[0]
     assert isinstance(index.type, DType)

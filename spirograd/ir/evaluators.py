@@ -1,4 +1,4 @@
-"""The meaning of pure operations on NumPy scalars, which rows of the table of operations refer to."""
+"""Evaluators of pure operations on NumPy scalars, which rows of the table of operations refer to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_f64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Evaluate in f64 (f16 and f32 operands), then round: closer to the true value than any back end need be."""
+    """Evaluate in f64 (operands of f16 and f32), then round. The result is closer to the true value than back ends must be."""
 
     def run(t: DType, *args: Any) -> Any:
         return t.np.type(function(*[np.float64(a) for a in args]))
@@ -28,7 +28,7 @@ def in_f64(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def quotient(t: DType, a: Any, b: Any) -> Any:
-    """Truncating division."""
+    """Divide and truncate."""
     x, y = int(a), int(b)
     if y == 0:
         return t.np.type(0)
@@ -37,7 +37,7 @@ def quotient(t: DType, a: Any, b: Any) -> Any:
 
 
 def remainder(t: DType, a: Any, b: Any) -> Any:
-    """Remainder with the sign of the dividend."""
+    """Return the remainder with the sign of the dividend."""
     x, y = int(a), int(b)
     return t.np.type(0) if y == 0 else wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * truncated(x, y))
 
@@ -56,7 +56,7 @@ def floor_remainder(t: DType, a: Any, b: Any) -> Any:
 
 
 def wrap(t: DType, value: int) -> Any:
-    """``value`` modulo the range of the integer type ``t``."""
+    """Return ``value`` modulo the range of the integer type ``t``."""
     return t.np.type(t.integer(value))
 
 

@@ -1,4 +1,4 @@
-"""What is legal of operations that the invocations of a group, or of a subgroup, run together."""
+"""Rules of operations that the invocations of a group, or of a subgroup, run together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.ir.nodes import Kernel, Op, SharedRef
 
 
 class Verifier(Protocol):
-    """What rules need of the verifier, see `spec`. ``path``: the operations in whose regions the current one stands."""
+    """The interface of the verifier that rules use, see `spec`. ``path``: the operations whose regions enclose the current one."""
 
     kernel: Kernel
     level: str
@@ -24,12 +24,12 @@ class Verifier(Protocol):
 
 
 def letter(t: DType) -> str:
-    """The letter of a type in domains of operations."""
+    """Return the letter of a type in domains of operations."""
     return "b" if t is u1 else "i" if t.is_int else "f"
 
 
 def in_group(v: Verifier, op: Op) -> None:
-    """The operation stands where there are groups of threads."""
+    """Check that the operation is in code with groups of threads."""
     grouped = (outer.attr.grouped for outer in v.path if outer.code in (ops.for_, ops.task))
     v.need(op.code is ops.barrier or v.level != "kernel" or any(grouped), op, "stands in a grouped loop or task")
 
@@ -38,13 +38,14 @@ _FACTORS = {shape.total: shape.factor for shape in SHAPES.values()}
 
 
 def subgroup_barrier(v: Verifier, op: Op) -> None:
-    """Void, of those that a u32 names, or of all."""
+    """Check a barrier of a subgroup: no result, and at most one operand, a u32 mask of lanes."""
     in_group(v, op)
     v.need(op.type is VOID and tuple([a.type for a in op.args]) in ((), (u32,)), op, "is void, and takes at most a u32")
 
 
 def subgroup(v: Verifier, op: Op) -> None:
-    """A first operand, and a result of its type, or a mask of those where it is true."""
+    """Check an operation of a subgroup: its result has the type of the first operand, or is a mask of the lanes where that operand is
+    true."""
     t = op.type
     in_group(v, op)
     if op.code is ops.subgroup_ballot:
@@ -60,12 +61,12 @@ def subgroup(v: Verifier, op: Op) -> None:
 
 
 def tile(v: Verifier, op: Op) -> None:
-    """Rows and entries of whole tiles, of the types of a product."""
+    """Check an operation on rows or entries of whole tiles, whose types are those of a product."""
     in_group(v, op)
-    found, types = op.type, [a.type for a in op.args]
-    if not isinstance(found, Vec) or not types:
+    vector, types = op.type, [a.type for a in op.args]
+    if not isinstance(vector, Vec) or not types:
         v.fail(op, "makes a vector")
-    t, held = found.elem, found.n
+    t, held = vector.elem, vector.n
     if op.code is ops.tile_product:
         v.need(t in _FACTORS and types == [_FACTORS[t]] * 2 * held + [t] * held, op, f"takes {held} entries of two factors, and of a total")
     elif op.code is ops.tile_rows:
@@ -75,7 +76,7 @@ def tile(v: Verifier, op: Op) -> None:
 
 
 def matrix(v: Verifier, op: Op) -> None:
-    """Entries of a tile, and shared memory for its rows."""
+    """Check an operation on the entries of a tile, and the shared memory of its rows."""
     in_group(v, op)
     (name, n, use), ref = ((*op.attr, TOTAL), None) if op.code is ops.matrix_product else op.attr
     shape = SHAPES.get(name)

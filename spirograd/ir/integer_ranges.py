@@ -1,4 +1,4 @@
-"""Ranges of integers, from the operations that make them: what is surely neither below nor above which number."""
+"""Ranges of integers: bounds of a value that follow from the operations that compute it."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-_DEPTH = 24  # of operations that are looked at
+_DEPTH = 24  # The depth of operands to which ranges are computed.
 
 
 class Range(NamedTuple):
-    """All integers from ``low`` to ``high``, both included."""
+    """The integers from ``low`` to ``high``, both included."""
 
     low: int
     high: int
 
     def within(self, low: int, high: int) -> bool:
-        """Whether all of them are from ``low`` to ``high``."""
+        """Return whether the range lies between ``low`` and ``high``."""
         return low <= self.low and self.high <= high
 
 
 def type_range(t: DType) -> Range:
-    """What a value of integer type ``t`` may be."""
+    """Return the range of the integer type ``t``."""
     return Range(int(t.min), int(t.max))
 
 
 def range_of(value: Op, known: MutableMapping[Op, Range], depth: int = _DEPTH) -> Range:
-    """The range of ``value``, an integer. ``known``: ranges found earlier, such as those of parameters; what is found is added.
+    """Return the range of ``value``, an integer. ``known``: ranges computed earlier, such as those of parameters; new ranges are added.
 
     Results that do not fit into the type wrap around, and have the range of the type.
     """
-    found = known.get(value)
-    if found is not None:
-        return found
+    cached = known.get(value)
+    if cached is not None:
+        return cached
     assert isinstance(value.type, DType)
-    whole = type_range(value.type)
+    limits = type_range(value.type)
     if value.code is ops.const:
         return Range(int(value.attr), int(value.attr))
     rule = _RULES.get(value.code)
     operands = value.args[1:] if value.code is ops.select else value.args
     if rule is None or not depth or not all(isinstance(a.type, DType) and not a.type.is_float for a in operands):
-        return whole
-    made = rule(*(range_of(a, known, depth - 1) for a in operands))
-    known[value] = made if made is not None and made.within(*whole) else whole
+        return limits
+    result = rule(*(range_of(a, known, depth - 1) for a in operands))
+    known[value] = result if result is not None and result.within(*limits) else limits
     return known[value]
 
 
 def unlimited(code: OpCode, a: Range, b: Range) -> Range:
-    """The range of a sum, difference or product that does not wrap around."""
-    made = _RULES[code](a, b)
-    assert made is not None
-    return made
+    """Return the range of a sum, difference or product that does not wrap around."""
+    result = _RULES[code](a, b)
+    assert result is not None
+    return result
 
 
 def _mul(a: Range, b: Range) -> Range:
@@ -63,14 +63,14 @@ def _mul(a: Range, b: Range) -> Range:
 
 
 def _quotient(a: Range, b: Range) -> Range | None:
-    """Of a division that rounds to 0 or down, by one number above 0."""
+    """Return the range of a division that rounds to 0 or down, by one number above 0."""
     if b.low != b.high or b.low < 1:
         return None
     return Range(a.low // b.low, max(a.high // b.low, 0))
 
 
 def _remainder(a: Range, b: Range) -> Range | None:
-    """Of a remainder with the sign of the dividend, by one number above 0."""
+    """Return the range of a remainder with the sign of the dividend, by one number above 0."""
     if b.low != b.high or b.low < 1:
         return None
     most = b.low - 1
@@ -80,7 +80,7 @@ def _remainder(a: Range, b: Range) -> Range | None:
 
 
 def _modulus(a: Range, b: Range) -> Range | None:
-    """Of a remainder with the sign of the divisor, one number above 0."""
+    """Return the range of a remainder with the sign of the divisor, one number above 0."""
     if b.low != b.high or b.low < 1:
         return None
     return a if a.within(0, b.low - 1) else Range(0, b.low - 1)

@@ -1,8 +1,8 @@
 """The reference interpreter: runs IR of either level on NumPy scalars, by the evaluators of the op table.
 
-A kernel is compiled once into Python closures, one per operation (`interp_steps`), that work on a list of values (``env``); running it is
-calling them in order. Memory is reached only through ``memory.resolve(address)``, and every index is checked: what is out of range is
-recorded in the fault record as a ``bounds`` fault, reads as zero, and is not written.
+A kernel is compiled once into Python closures, one for each operation (`interp_steps`), that work on a list of values (``env``). A run
+calls them in order. Memory is reached only through ``memory.resolve(address)``, and every index is checked: an access out of range is
+recorded in the fault record as a ``bounds`` fault. Such a load gives zero, and such a store writes nothing.
 
 To step through a kernel, pass ``on_op``: it is called after each operation with the operation and a `Values`, which gives the value of
 every operation that has run (``values[op]``).
@@ -28,8 +28,8 @@ from spirograd.ir.nodes import Kernel, TempRef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A kernel ready to run. ``faults`` holds the sites handed in, then one ``bounds`` site per memory access, then races as they are
-    found.
+    """A compiled kernel. ``faults`` holds the given sites, then one ``bounds`` site for each memory access, then races in the order of
+    detection.
 
     ``run(block, memory)`` runs the whole kernel once with an argument block (``block.size`` bytes).
     """
@@ -54,9 +54,9 @@ def compile_for_run(
 
     ``temps``: byte offset of each temporary (analysis.temps); ``faults``, ``prints``: the numbered sites (analysis.sites). The block should
     have a ``fault`` entry: without one a fault raises SpirogradAssertionError at once. Raises ValueError if the block lacks another entry
-    that the kernel needs. ``on_op(op, values)`` is called after each operation but constants and arguments, and those
-    at which threads of a group wait for each other. ``lanes``: the size of subgroups. ``detects_races``: see `interp_races`.
-    ``chunks``: how many chunks a range is cut into, ``uncontended``: whether uncontended variants run, both at the level "loops".
+    that the kernel needs. ``on_op(op, values)`` is called after each operation except constants, arguments, and operations at which threads
+    of a group wait for each other. ``lanes``: the size of subgroups. ``detects_races``: see `interp_races`. ``chunks``: the number of
+    chunks of a range. ``uncontended``: whether uncontended variants run. Both count at the level "loops" only.
     """
     c = Compiler(kernel, block, temps, maker_of)
     c.faults, c.on_op, c.lanes, c.races = list(faults), on_op, lanes, Races() if detects_races else None
@@ -71,7 +71,9 @@ def compile_for_run(
     def run(block: bytes | bytearray, memory: AddressSpace) -> None:
         data = bytes(block)
         env = list(c.template)
-        env[VALUES] = None if on_op is None else Values(c.entries, env)  # it refers to them: memory would stay until the collector comes
+        env[VALUES] = (
+            None if on_op is None else Values(c.entries, env)
+        )  # `Values` refers to memory, which the cycle collector would free late.
         for entry, kind in ((FAULT, "fault"), (PRINT, "print")):
             slot = special[kind]
             raw = resolve(memory, data, slot) if slot is not None else ()

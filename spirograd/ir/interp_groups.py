@@ -1,4 +1,4 @@
-"""Grouped loops in the interpreter: the invocations of a workgroup in lockstep.
+"""Grouped loops in the interpreter: the invocations of a workgroup run in lockstep.
 
 Each invocation is a generator with values of its own. It runs until it waits: at a barrier of the workgroup, or at an operation of its
 subgroup (a read, a vote, a reduction, a scan, an operation on a tile, a barrier). When all of a subgroup wait or have ended, those that are
@@ -25,25 +25,25 @@ from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, LOOPS_ENTERED, Compiler, Env, Step
 from spirograd.ir.nodes import Op, Region
 
-# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of an
-# operation on a tile, its operands and 0; of a reduction or a scan, the value and 0; of a barrier of a subgroup, None and the mask of its
-# lanes.
+# The operation at which an invocation waits, and its operands: the value and the lane number of a read; the value and 0 of a ballot; the
+# operands and 0 of an operation on a tile; the value and 0 of a reduction or a scan; None and the mask of its lanes of a barrier of a
+# subgroup.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Step | None, Callable[[Env], Run] | None]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
-# Reached by all threads of a group together, or by none.
+# Operations that all threads of a group reach together, or none does.
 _OF_ALL = ops.TILES | {ops.workgroup_barrier}
 
 
 def waits(op: Op) -> bool:
-    """Whether an invocation may wait in ``op``."""
+    """Return whether an invocation may wait in ``op``."""
     return op.code in ops.MEETING or any(not ops.MEETING.isdisjoint(region.codes) for region in op.regions)
 
 
 def grouped_loop(c: Compiler, op: Op) -> Step:
-    """The step of a grouped loop."""
+    """Return the step of a grouped loop."""
     begin, end = c.args(op)
     order = c.order = {inner: number for number, inner in enumerate(op.regions[0].walk())}
     (index,), body, _ = _region(c, op.regions[0])
@@ -194,7 +194,7 @@ _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
 
 
 class _Group:
-    """The invocations of one workgroup. ``order``: the numbers of operations in the order of the program."""
+    """A workgroup and its invocations. ``order``: the numbers of operations in the order of the program."""
 
     def __init__(self, sites: dict[Op, int], order: dict[Op, int], lanes: int) -> None:
         self.sites = sites
@@ -210,7 +210,7 @@ class _Group:
         self.waiting.append(None)
 
     def run(self, outer: Env) -> None:
-        """All invocations to their ends; a barrier or an operation on a tile that only some reach is a fault, and ends the group."""
+        """Run all invocations to their ends. A barrier or an operation on a tile that only some reach is a fault, and ends the group."""
         count = len(self.runs)
         for k in range(count):
             self._resume(k, None)
@@ -242,8 +242,8 @@ class _Group:
             self.waiting[k] = None
 
     def _exchange(self, lanes: range) -> tuple[Op, int] | None:
-        """Have a subgroup run the operations at which it waits, until none of it waits for that. Returns an operation on a tile that only
-        some of a group reach, and how many."""
+        """Run the operations at which a subgroup waits, until it waits for none. Return an operation on a tile that only some lanes of a
+        group reach, and the number of these lanes."""
         while True:
             points = {
                 k - lanes.start: (*self.envs[k][LOOPS_ENTERED], self.order[wait[0]])
@@ -264,7 +264,7 @@ class _Group:
                 self._resume(lanes.start + lane, result)
 
     def _order(self, first: int, waits: Mapping[int, Wait]) -> None:
-        """A barrier of a subgroup orders the accesses of the threads that one mask names."""
+        """Order the accesses of the threads of one mask by a barrier of a subgroup."""
         for mask in {wait[2] for wait in waits.values()}:
             named = [lane for lane, wait in waits.items() if wait[2] == mask and (mask == 0 or mask >> lane & 1)]
             wait_together([self.envs[first + lane][ITERATION] for lane in named], self.lanes)
@@ -278,7 +278,7 @@ def _nothing(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
 
 
 def _lanes_read(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
-    """A lane that is not there leaves the reader its own value."""
+    """Return the value that each lane reads. A lane that reads from a missing lane keeps its own value."""
     return [waits.get(wait[2], wait)[1] for wait in waits.values()]
 
 
@@ -287,7 +287,7 @@ def _votes(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
 
 
 def _tile_rows(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
-    """The entries that a lane holds are consecutive here, in the order of rows."""
+    """Return the rows of tiles. The entries of a lane are consecutive here, in the order of rows."""
     assert isinstance(op.type, Vec)
     n = op.type.n
     tile = np.array([wait[1] for wait in waits.values()]).reshape(n, n)
@@ -301,7 +301,7 @@ def _tile_entries(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
 
 
 def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
-    """Sums in the order of the inner index."""
+    """Return the entries of products, with sums in the order of the inner index."""
     assert isinstance(op.type, Vec)
     n, held, total = math.isqrt(op.type.n * len(waits)), op.type.n, op.type.elem.np
     a, b, c = (np.array([wait[1][k : k + held] for wait in waits.values()], total).reshape(n, n) for k in (0, held, 2 * held))
@@ -313,8 +313,8 @@ def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
 
 def _combined(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
     code, t = ops.COMBINE[op.attr], op.type
-    found = list(accumulate([wait[1] for wait in waits.values()], lambda a, b: ops.evaluate(code, t, (a, b))))
-    return found if op.code is ops.subgroup_scan else [found[-1]] * len(found)
+    totals = list(accumulate([wait[1] for wait in waits.values()], lambda a, b: ops.evaluate(code, t, (a, b))))
+    return totals if op.code is ops.subgroup_scan else [totals[-1]] * len(totals)
 
 
 _RESULTS: dict[ops.OpCode, Callable[[Op, Mapping[int, Wait]], list[object]]] = {

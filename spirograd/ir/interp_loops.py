@@ -1,4 +1,4 @@
-"""Loops of the interpreter, as generators of what runs next.
+"""Loops of the interpreter, as generators of the steps that run next.
 
 A loop runs at once (`interp_steps`), or in a group of threads, whose steps may wait (`interp_groups`). Both follow the same generator: it
 passes values between iterations, yields the steps of a region, and continues when these have run. Branches have no generator: it would
@@ -15,9 +15,9 @@ from spirograd.ir import ops
 from spirograd.ir.interp_state import Compiler, Env
 from spirograd.ir.nodes import Op, Region
 
-# Given the values of an invocation: the steps of each region that runs, one after the other.
+# A function of the values of an invocation that yields the steps of each region in the order of execution.
 Loop = Callable[[Env], Iterator[list[Any]]]
-# A region, compiled: the entries of its parameters, its steps, the entries of its results.
+# A compiled region: the entries of its parameters, its steps, the entries of its results.
 CompileRegion = Callable[[Region], tuple[list[int], list[Any], list[int]]]
 
 

@@ -1,4 +1,4 @@
-"""How the interpreter reaches memory: addresses to bytes, references and indices to element numbers."""
+"""Memory in the interpreter: addresses to bytes, references and indices to element numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 
 
 class AddressSpace(Protocol):
-    """What the interpreter reads and writes."""
+    """The memory that the interpreter reads and writes."""
 
     def resolve(self, address: int) -> np.ndarray[Any, Any]:
-        """The writable bytes (uint8) from ``address`` to the end of its allocation; raises LookupError where there is none."""
+        """Return the writable bytes (uint8) from ``address`` to the end of its allocation. Raise LookupError if there is no allocation."""
 
 
 def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> np.ndarray[Any, Any]:
-    """The bytes behind a buffer slot; none if its address is null or freed: then any access is out of range."""
+    """Return the bytes behind a buffer slot, or no bytes if its address is null or freed: then any access is out of range."""
     address = int.from_bytes(block[slot.offset : slot.offset + 8], "little")
     try:
         return memory.resolve(address)
@@ -31,7 +31,7 @@ def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> np.ndarray[Any, A
 
 
 def array_extents(ref: ArrayRef, axes: tuple[Slot | None, ...], block: bytes, elements: int) -> tuple[int, ...]:
-    """The extents of an array argument; the first one follows from its memory if the block does not tell it."""
+    """Return the extents of an array argument. The first one follows from the size of its memory if the block lacks it."""
     outer = [-1 if axis is None else int.from_bytes(block[axis.offset : axis.offset + 4], "little", signed=True) for axis in axes]
     rest = prod(outer[1:]) * prod(ref.element_shape)
     if outer and outer[0] < 0:
@@ -40,7 +40,7 @@ def array_extents(ref: ArrayRef, axes: tuple[Slot | None, ...], block: bytes, el
 
 
 def numbering(ref: Ref, rank: int) -> tuple[Callable[[list[int]], int] | None, tuple[int, ...]]:
-    """How indices (minus the origin) become an element number: None for row-major; and the origin."""
+    """Return the function from indices (less the origin) to an element number, None for row-major order, and the origin."""
     zero = (0,) * rank
     if not isinstance(ref, FieldRef):
         return None, zero
@@ -58,7 +58,7 @@ def numbering(ref: Ref, rank: int) -> tuple[Callable[[list[int]], int] | None, t
 
 
 def _row_major(ref: FieldRef, size: int) -> bool:
-    """Whether the elements lie densely in row-major order from the start of the buffer."""
+    """Return whether the elements lie densely in row-major order from the start of the buffer."""
     strides = {term.axis: term.stride for term in ref.layout.terms if term.div == 1 and term.mod == 0}
     if len(strides) != len(ref.layout.terms):
         return False

@@ -1,15 +1,15 @@
-"""Races, found by the interpreter: two iterations of a parallel loop access one element of memory, one of them by a store that is not
-atomic, and no barrier stands in between. In shared memory a load beside an atomic update is a race, too; in outer memory it is none,
+"""Data races, detected by the interpreter: two iterations of a parallel loop access one element of memory, one of them by a store that is
+not atomic, and no barrier stands in between. In shared memory a load beside an atomic update is a race, too. In outer memory it is none,
 since loops around ``cas`` begin with such a load.
 
-The iterations of a loop are in no order, except that in a group of threads all accesses before a barrier come before all accesses after it,
-and that a barrier of a subgroup orders the accesses of those threads that wait at it together: what each thread knows of the others is a
-vector clock (Mattern, "Virtual time and global states of distributed systems", 1989). Of each element the last access of each thread since
-the last barrier of the group is kept: earlier ones come before all later accesses of the group. Groups run one after the other, so of the
-groups that have ended one access is enough.
+The iterations of a loop are in no order, with two exceptions. In a group of threads all accesses before a barrier come before all accesses
+after it. A barrier of a subgroup orders the accesses of the threads that wait at it together: a vector clock (Mattern, "Virtual time and
+global states of distributed systems", 1989) records for each thread which accesses of the others come before. The interpreter keeps the
+last access of each thread to an element since the last barrier of the group, because earlier ones come before all later accesses of the
+group. Groups run one after the other, so one access is enough for all groups that have ended.
 
-Accesses to outer memory are compared where a ``label`` says which element they are to: the front end labels those of the program, and none
-of its own, such as those to the tables of sparse fields.
+Accesses to outer memory are compared where a ``label`` says which element they access. The front end labels the accesses of the program,
+and none of its own, such as those to the tables of sparse fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, Step
 from spirograd.ir.nodes import Label, Op, Ref, SharedRef
 
-# Given the values of an invocation, the number of an element; -1 if it is out of range.
+# A function of the values of an invocation that returns the number of an element, or -1 if it is out of range.
 Locate = Callable[[Env], int]
 
 _RIVALS = {"read": ("write",), "write": ("write", "read", "atomic"), "atomic": ("write",)}
@@ -35,10 +35,10 @@ _VERBS = {"read": "reads", "write": "writes", "atomic": "updates"}
 
 @dataclass(slots=True, eq=False)
 class Iteration:
-    """An iteration of a parallel loop. ``group``: of threads; without groups each iteration is one. ``thread``: its number there.
-    ``barriers``: that it has passed. ``index``: as the program has it. ``subgroup``: its number; ``lane``: that of the thread there.
-    ``clock``: for each lane, the number of barriers of subgroups before which all its accesses come before those of this thread; its own
-    entry counts those that it has passed. Empty: all are 0."""
+    """An iteration of a parallel loop. ``group``: the number of its group of threads; without groups each iteration has its own.
+    ``thread``: its number in the group. ``barriers``: the number of barriers that it has passed. ``index``: its index in the program.
+    ``subgroup``: its number; ``lane``: the number of the thread in it. ``clock``: for each lane, the number of barriers of subgroups before
+    which all its accesses come before those of this thread. Its own entry counts the barriers that it has passed. If empty, all are 0."""
 
     group: int
     index: tuple[int, ...]
@@ -50,7 +50,8 @@ class Iteration:
 
 
 def wait_together(iterations: Sequence[Iteration], lanes: int) -> None:
-    """These threads of a subgroup of ``lanes`` pass a barrier: all that each of them knew or did before, all of them know after it."""
+    """Record that these threads of a subgroup of ``lanes`` pass a barrier: accesses before it, of any of them, come before those after
+    it."""
     clocks = [iteration.clock for iteration in iterations if iteration.clock]
     merged = [max(counts) for counts in zip(*clocks)] if clocks else [0] * lanes
     for iteration in iterations:
@@ -62,13 +63,13 @@ def wait_together(iterations: Sequence[Iteration], lanes: int) -> None:
 
 class _Access(NamedTuple):
     iteration: Iteration
-    barriers: int  # that the iteration had passed
-    clock: tuple[int, ...]  # of the iteration
+    barriers: int  # The number of barriers that the iteration had passed.
+    clock: tuple[int, ...]  # The clock of the iteration.
     op: Op
     effect: str
 
     def before(self, later: _Access) -> bool:
-        """Whether a barrier says that ``later``, which is no earlier, comes after it."""
+        """Return whether a barrier orders this access before ``later``, which is no earlier."""
         mine, other = self.iteration, later.iteration
         if mine.group != other.group:
             return False
@@ -78,7 +79,7 @@ class _Access(NamedTuple):
         return mine.subgroup == other.subgroup and bool(later.clock) and passed < later.clock[mine.lane]
 
     def races(self, later: _Access) -> bool:
-        """Whether nothing says that ``later``, which is by another iteration, comes after it."""
+        """Return whether this access and ``later``, of another iteration, are unordered."""
         return self.iteration is not later.iteration and not self.before(later)
 
 
@@ -106,8 +107,8 @@ class _Kept:
 
 
 class Races:
-    """Of one kernel. ``label``: while it is compiled, what the next accesses are to, and the entries of the index; ``labelled``: how many
-    more accesses it is about."""
+    """The race detector of one kernel. While the kernel is compiled, ``label`` holds the element of the next accesses and the entries of
+    its index, and ``labelled`` counts the accesses that it still describes."""
 
     def __init__(self) -> None:
         self.label: tuple[Label, list[int]] = Label(), []
@@ -115,8 +116,8 @@ class Races:
         self.elements: dict[Any, dict[str, _Kept]] = {}
 
     def rival(self, key: object, access: _Access, rivals: Mapping[str, Sequence[str]]) -> _Access | None:
-        """An earlier access to the element ``key`` with which this one races; else it is kept for later ones. ``rivals``: with what each
-        kind of access races."""
+        """Return an earlier access to the element ``key`` with which this one races, or None, and keep this one for later accesses.
+        ``rivals``: for each kind of access, the kinds that it races with."""
         held = self.elements.setdefault(key, {})
         for effect in rivals[access.effect]:
             other = held[effect].rival(access) if effect in held else None
@@ -129,7 +130,7 @@ class Races:
 
 
 def watched_loop(races: Races, loop: Loop, index: int) -> Loop:
-    """``loop``, with its iterations known. ``index``: the entry of the index."""
+    """Return ``loop`` with the current iteration recorded in ``env``. ``index``: the entry of the index."""
 
     def watched(env: Env) -> Iterator[list[Any]]:
         races.elements.clear()
@@ -142,7 +143,8 @@ def watched_loop(races: Races, loop: Loop, index: int) -> Loop:
 
 
 def label(c: Compiler, op: Op) -> Step | None:
-    """The step of a label: of an iteration it sets the index; one of an element is for the accesses that are compiled next."""
+    """Return the step of a label. The label of an iteration sets its index; the label of an element describes the accesses that are
+    compiled next."""
     index = c.args(op)
     if c.races is None:
         return None
@@ -158,23 +160,24 @@ def label(c: Compiler, op: Op) -> Step | None:
 
 
 def locate_access(c: Compiler, op: Op, ref: Ref, indices: Sequence[int]) -> Locate:
-    """As `Compiler.locate`; the access of ``op`` is compared with earlier ones if that is wanted."""
-    found = c.locate(op, ref, list(indices))
+    """Return the function that locates the element of ``op``, as `Compiler.locate` does. It compares the access with earlier ones if races
+    are detected."""
+    locate = c.locate(op, ref, list(indices))
     if c.races is None:
-        return found
+        return locate
     if isinstance(ref, SharedRef):
-        return _watched_shared(c, op, ref, found)
+        return _watched_shared(c, op, ref, locate)
     if c.races.labelled == 0 or c.races.label[0].of != ref:
-        return found
+        return locate
     c.races.labelled -= 1
-    return _watched(c, op, ref, indices, found)
+    return _watched(c, op, ref, indices, locate)
 
 
-def _watched_shared(c: Compiler, op: Op, ref: Ref, found: Locate) -> Locate:
+def _watched_shared(c: Compiler, op: Op, ref: Ref, locate: Locate) -> Locate:
     view = c.view(ref)[0]
 
     def watched(env: Env) -> int:
-        n, here = found(env), env[ITERATION]
+        n, here = locate(env), env[ITERATION]
         if n >= 0:
             access = _Access(here, here.barriers, here.clock, op, op.code.effect)
             rival = c.races.rival((view, here.group, n), access, _RIVALS_SHARED)
@@ -186,13 +189,13 @@ def _watched_shared(c: Compiler, op: Op, ref: Ref, found: Locate) -> Locate:
     return watched
 
 
-def _watched(c: Compiler, op: Op, ref: Any, indices: Sequence[int], found: Locate) -> Locate:
+def _watched(c: Compiler, op: Op, ref: Any, indices: Sequence[int], locate: Locate) -> Locate:
     view, races, (about, index) = c.view(ref)[0], c.races, c.races.label
     effect = "atomic" if about.atomic else op.code.effect
     components = indices[len(indices) - len(ref.element_shape) :]
 
     def watched(env: Env) -> int:
-        n, here = found(env), env[ITERATION]
+        n, here = locate(env), env[ITERATION]
         if n < 0 or here is None:
             return n
         memory = env[view]
@@ -211,13 +214,14 @@ def _index(index: Sequence[int]) -> str:
 
 
 def _element(ref: Any, env: Env, index: Sequence[int], components: Sequence[int]) -> str:
-    """An element in the words of the program."""
+    """Return the text of an element in the terms of the program."""
     parts = [", ".join([str(env[k]) for k in entries]) for entries in (index, components)]
     return f"`{ref.name}[{parts[0] or None}]" + (f"[{parts[1]}]`" if components else "`")
 
 
 def _report(c: Compiler, env: Env, access: _Access, rival: _Access, by: tuple[str, str], element: str, why: str) -> None:
-    """Put a race on record, if no fault came first. Its site is made when it is found, since the message has numbers of both iterations."""
+    """Record a race if no fault came before. Its site is created on detection, because the message contains the numbers of both
+    iterations."""
     record = env[FAULT]
     if record is not None and record[artifact.FAULT_FLAG]:
         return

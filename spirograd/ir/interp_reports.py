@@ -1,4 +1,4 @@
-"""What kernels report while the interpreter runs them: the fault record and the print ring, in the formats of base/artifact.py."""
+"""Reports of kernels in the interpreter: the fault record and the print ring, in the formats of base/artifact.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spirograd.base.errors import SpirogradAssertionError, render
 
 
 def bits(t: DType, value: Any) -> int:
-    """The bit pattern of a scalar, zero-extended."""
+    """Return the bit pattern of a scalar, zero-extended."""
     if t is u1:
         return int(value)
     if t.is_float:
@@ -23,13 +23,13 @@ def bits(t: DType, value: Any) -> int:
 
 
 def _words(dtypes: Sequence[DType], values: Sequence[object]) -> list[int]:
-    """Scalars as pairs of 32-bit words, low before high."""
+    """Return scalars as pairs of 32-bit words, low before high."""
     patterns = [bits(t, x) for t, x in zip(dtypes, values)]
     return [word for pattern in patterns for word in (pattern & 0xFFFFFFFF, pattern >> 32)]
 
 
 def record_fault(record: Any, launch: Any, number: int, site: FaultSite, operands: Sequence[Any]) -> None:
-    """Write the fault record if no fault came first; without a record, raise."""
+    """Write the fault record if no fault came before. Raise the error if there is no record."""
     if record is None:
         raise SpirogradAssertionError(render(site.message.format(*operands), site.loc))
     if record[artifact.FAULT_FLAG]:
@@ -43,7 +43,7 @@ def record_fault(record: Any, launch: Any, number: int, site: FaultSite, operand
 
 
 def record_print(ring: Any, launch: Any, number: int, site: PrintSite, operands: Sequence[Any]) -> None:
-    """Write a record to the print ring; if it has no room, only claim it."""
+    """Write a record to the print ring. If the ring lacks capacity, only claim the space."""
     if ring is None:
         raise ValueError("the argument block has no entry for the print ring")
     words = [number, int(launch), *_words(site.dtypes, operands)]

@@ -20,7 +20,8 @@ Step = Callable[[Env], None]
 
 
 class Values(Mapping[Op, Any]):
-    """The values of the operations that have run: NumPy scalars, tuples for vectors and for the results of control operations."""
+    """A mapping of the operations that have run to their values: NumPy scalars, and tuples for vectors and for results of control
+    operations."""
 
     def __init__(self, entries: Mapping[Op, int], env: Env) -> None:
         self._entries = entries
@@ -38,16 +39,17 @@ class Values(Mapping[Op, Any]):
 
 OnOp = Callable[[Op, Values], None]
 
-# The first entries of env; a null view stands for a buffer that the block lacks. The iteration of a parallel loop is there where races are
-# looked for, and in grouped loops. There ``LOOPS_ENTERED`` has the inner loops in which the invocation is: of each the number, and how many
-# of its regions have run.
+# The first entries of env. A null view stands for a buffer that the block lacks. The entry of the iteration of a parallel loop is set if
+# races are detected, and in grouped loops. There ``LOOPS_ENTERED`` has the inner loops that the invocation has entered: the number of each,
+# and the number of its regions that have run.
 FAULT, PRINT, LAUNCH, VALUES, ITERATION, LOOPS_ENTERED, FIRST = 0, 1, 2, 3, 4, 5, 6
 
 
 class Compiler:
-    """Compiles one kernel to closures. Every operation gets an entry of env; so does the view of every memory reference.
+    """A compiler of one kernel to closures. Every operation has an entry of env, and so has the view of every memory reference.
 
-    ``maker_of``: what makes the step of an operation, by its code. It returns None for operations that do nothing in a run.
+    ``maker_of``: returns the function that makes the step of an operation with a given code. That function returns None for operations that
+    do nothing in a run.
     """
 
     def __init__(self, kernel: Kernel, block: ArgBlock, temps: Mapping[TempRef, int], maker_of: Callable[[OpCode], Maker]) -> None:
@@ -61,15 +63,15 @@ class Compiler:
         self.views: dict[Ref, tuple[int, int]] = {}
         self.adstacks: dict[AdstackRef, int] = {}
         self.faults: list[FaultSite] = []
-        self.checks: dict[FaultSite, int] = {}  # the number of each site that a check reports
+        self.checks: dict[FaultSite, int] = {}  # The number of each site that a check reports.
         self.prints: dict[PrintSite, int] = {}
         self.on_op: OnOp | None = None
-        self.lanes = 1  # of a subgroup
-        self.lane_slots = 1  # thread slots of a thread in the current task
-        self.chunks = 1  # into which the range of a task is cut
-        self.uncontended = False  # whether the uncontended variants of tasks run
-        self.order: dict[Op, int] = {}  # numbers of the operations of a grouped loop, as they stand in the program
-        self.races: Any = None  # `interp_races.Races`, if they are looked for
+        self.lanes = 1  # The number of lanes of a subgroup.
+        self.lane_slots = 1  # Thread slots of a thread in the current task.
+        self.chunks = 1  # The number of chunks of the range of a task.
+        self.uncontended = False  # Whether the uncontended variants of tasks run.
+        self.order: dict[Op, int] = {}  # Numbers of the operations of a grouped loop in the order of the program.
+        self.races: Any = None  # `interp_races.Races` if races are detected.
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
         self.recursive = kernel.recursive()
 
@@ -86,7 +88,7 @@ class Compiler:
         return [self.entry(a) for a in op.args]
 
     def region(self, region: Region) -> tuple[list[int], list[Step], list[int]]:
-        """Entries of the parameters, steps, entries of the results."""
+        """Return the entries of the parameters, the steps, and the entries of the results."""
         params = [self.entry(p) for p in region.params]
         steps = [step for op in region.ops[:-1] if (step := self.step(op)) is not None]
         return params, steps, [self.entry(r) for r in region.results]
@@ -105,20 +107,20 @@ class Compiler:
         return observed
 
     def fault(self, site: FaultSite) -> int:
-        """A number for ``site``; bounds sites are told apart by the access, so each gets its own."""
+        """Return the number of ``site``. Sites of bounds checks are distinct for each access."""
         self.faults.append(site)
         return len(self.faults) - 1
 
     def buffer(self, kind: str, index: int = 0, role: str = "primal") -> Slot:
-        found = self.block.get((kind, index, 0, role))
-        if found is None:
+        slot = self.block.get((kind, index, 0, role))
+        if slot is None:
             raise ValueError(f"{self.kernel.name}: the argument block has no entry for {kind} {index} ({role})")
-        return found
+        return slot
 
     # Memory references
 
     def view(self, ref: Ref) -> tuple[int, int]:
-        """The entries of the typed view and of the extents of ``ref``; both are set when a run begins."""
+        """Return the entries of the typed view and of the extents of ``ref``; both are set when a run begins."""
         if ref not in self.views:
             view, extents = self.new(), self.new()
             self.views[ref] = (view, extents)
@@ -130,7 +132,7 @@ class Compiler:
         return self.views[ref]
 
     def opener(self, ref: Ref, view: int, extents: int) -> Callable[[Env, bytes, AddressSpace], None]:
-        """Sets the view and the extents of ``ref``."""
+        """Return a function that sets the view and the extents of ``ref``."""
         start = 0
         shape: tuple[int, ...] | None = None
         axes: tuple[Slot | None, ...] = ()
@@ -161,8 +163,8 @@ class Compiler:
         return open_view
 
     def adstack(self, ref: AdstackRef) -> int:
-        """The entry of what an adstack holds: a dictionary. Iterations run one after the other here, so one dictionary serves all of
-        them."""
+        """Return the entry of the contents of an adstack, a dictionary. Iterations run one after the other here, so one dictionary serves
+        all of them."""
         if ref not in self.adstacks:
             entry = self.adstacks[ref] = self.new()
 
@@ -173,7 +175,8 @@ class Compiler:
         return self.adstacks[ref]
 
     def locate(self, op: Op, ref: Ref, indices: list[int]) -> Callable[[Env], int]:
-        """A function that gives the element that ``op`` accesses; -1, and a fault on record, if it is out of range."""
+        """Return a function that computes the number of the element that ``op`` accesses. It returns -1 and records a fault if the index is
+        out of range."""
         view, extents = self.view(ref)
         number, origin = numbering(ref, len(indices))
         text = ", ".join([f"{{{k}}}" for k in range(len(indices))])

@@ -1,4 +1,4 @@
-"""The steps of operations that the interpreter runs: one maker for each operation that the table of operations does not evaluate."""
+"""The steps of operations in the interpreter: one function for each operation that the table of operations does not evaluate."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker
 from spirograd.ir.nodes import AdstackRef, BuiltIn, Op, PrivateCopy, Reduction, Region, TaskAttr, callee_of, ref_of
 from spirograd.ir.ops import OpCode
 
-# The frames of Python that a call may take in the interpreter: one for it, and one for each block that another call stands in.
+# The number of Python frames that a call may take in the interpreter: one for itself, and one for each block around another call.
 _FRAMES_OF_A_CALL = 100
-# Operators of Python that do on two NumPy scalars of one type what the evaluator does, faster. A test compares them.
+# Python operators that compute the same as the evaluator on two NumPy scalars of one type, faster. A test compares them.
 FAST: dict[OpCode, Callable[..., object]] = {
     ops.add: operator.add, ops.sub: operator.sub, ops.mul: operator.mul, ops.div: operator.truediv,
     ops.and_: operator.and_, ops.or_: operator.or_, ops.xor: operator.xor, ops.not_: operator.invert,
@@ -35,7 +35,7 @@ FAST: dict[OpCode, Callable[..., object]] = {
 
 
 def _evaluation(c: Compiler, op: Op) -> Step:
-    """A pure operation, by its evaluator."""
+    """Return the step of a pure operation, which calls its evaluator."""
     t, out, args = op.type, c.entry(op), c.args(op)
     function = FAST.get(op.code)
     if interp_lanes.has_lanes(op):
@@ -51,7 +51,7 @@ def _evaluation(c: Compiler, op: Op) -> Step:
 
 
 def _evaluation_of_lanes(c: Compiler, op: Op) -> Step:
-    """A pure operation on lanes."""
+    """Return the step of a pure operation on lanes."""
     if op.code in FAST:
         return _apply(FAST[op.code], c.entry(op), c.args(op))
     if op.code is ops.extract:
@@ -62,12 +62,12 @@ def _evaluation_of_lanes(c: Compiler, op: Op) -> Step:
 
 
 def _is_wider(t: DType, source: Any) -> bool:
-    """Whether every value of ``source`` is one of the integer type ``t``."""
+    """Return whether every value of ``source`` is a value of the integer type ``t``."""
     return t.is_int and not source.is_float and t.min <= source.min and source.max <= t.max
 
 
 def _apply(function: Callable[..., object], out: int, args: list[int]) -> Step:
-    """Store the value of ``function`` of ``args``."""
+    """Return a step that stores the value of ``function`` of ``args``."""
     if len(args) == 1:
         (a,) = args
 
@@ -207,7 +207,7 @@ def _task(c: Compiler, op: Op) -> Step:
 
 
 def _chunks(c: Compiler, op: Op) -> Step:
-    """Runs a task chunk by chunk, as `Compiler.chunks` says."""
+    """Return a step that runs a task in `Compiler.chunks` chunks."""
     _, bounds, limits = c.region(op.regions[0])
     uncontended = c.uncontended and len(op.regions) > 2
     c.lane_slots = op.attr.chunks.lanes
@@ -228,7 +228,7 @@ def _chunks(c: Compiler, op: Op) -> Step:
 
 
 def _copy(c: Compiler, copy: PrivateCopy, flush: Region) -> Step:
-    """Updates memory by the elements of a copy that have changed, and clears them."""
+    """Return a step that updates memory by the changed elements of a copy, and clears them."""
     (number, held), steps, _ = c.region(flush)
     view, t = c.view(copy.shared)[0], copy.shared.dtype
     start = t.np.type(Reduction(copy.kind, t).start)
@@ -248,7 +248,7 @@ def _copy(c: Compiler, copy: PrivateCopy, flush: Region) -> Step:
 
 
 def _block_entry(c: Compiler, op: Op) -> None:
-    """arg, shape, address, seed and slot: read from the argument block when a run begins."""
+    """Compile arg, shape, address, seed and slot, which are read from the argument block when a run begins."""
     if op.code is ops.slot:
         slot = op.attr
     else:
@@ -258,13 +258,13 @@ def _block_entry(c: Compiler, op: Op) -> None:
             ops.address: lambda: ("tree", op.attr[1], 0, "primal") if op.attr[0] == "tree" else ("array", op.attr[0], 0, op.attr[1]),
             ops.seed: lambda: ("seed", 0, 0, "primal"),
         }
-        found = c.block.get(keys[op.code]())
-        if found is None:
+        loaded = c.block.get(keys[op.code]())
+        if loaded is None:
             raise ValueError(f"{c.kernel.name}: the argument block has no entry for {op!r}")
-        slot = found
+        slot = loaded
     t = op.type
     assert isinstance(t, DType)
-    entry = storage(slot.dtype or t)  # what the block holds may be wider than the argument
+    entry = storage(slot.dtype or t)  # The entry in the block may be wider than the argument.
     out, offset, convert = c.entry(op), slot.offset, ops.cast.evaluate
     assert convert is not None
 
@@ -276,13 +276,13 @@ def _block_entry(c: Compiler, op: Op) -> None:
 
 
 def _invocation(c: Compiler, op: Op) -> Step:
-    """One invocation runs here, number 0 everywhere, in one workgroup of one subgroup."""
+    """Return the step of a built-in. One invocation runs here: it has number 0 everywhere, in one workgroup of one subgroup."""
     value = np.int32(op.attr in (BuiltIn.WORKGROUPS, BuiltIn.SUBGROUPS))
     return _apply(lambda: value, c.entry(op), [])
 
 
 def _adstack_word(c: Compiler, op: Op) -> Step:
-    """Adstacks grow as they are written here."""
+    """Return the step of an access to an adstack. Adstacks grow as they are written."""
     return _apply(lambda: np.int32(2**31 - 1), c.entry(op), [])
 
 
@@ -290,7 +290,7 @@ def _load_adstack(c: Compiler, op: Op) -> Step:
     adstack, out, (iteration, part) = c.adstack(op.attr), c.entry(op), c.args(op)
 
     def step(env: Env) -> None:
-        env[out] = env[adstack][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
+        env[out] = env[adstack][int(env[iteration]), int(env[part])]  # A KeyError is a defect of the compiler: no value was saved there.
 
     return step
 
@@ -381,7 +381,7 @@ def _cas(c: Compiler, op: Op) -> Step:
 
 
 def _recursive_call(c: Compiler, op: Op) -> Step:
-    """A call of a function that may be running: its values are put back afterwards."""
+    """Return the step of a call of a function that may be active already: its values are restored afterwards."""
     args, out, name = c.args(op), c.entry(op), callee_of(op)
     assert name is not None
 
@@ -392,9 +392,9 @@ def _recursive_call(c: Compiler, op: Op) -> Step:
             env[param] = value
         for inner in steps:
             inner(env)
-        found = tuple([env[r] for r in results])
+        returned = tuple([env[r] for r in results])
         env[:] = kept
-        env[out] = found if len(found) != 1 else found[0]
+        env[out] = returned if len(returned) != 1 else returned[0]
 
     return step
 
@@ -420,7 +420,8 @@ def _call(c: Compiler, op: Op) -> Step:
 
 
 def _stack_room(c: Compiler, op: Op) -> Step:
-    """The stack is that of Python, which is tried: how many frames a call takes depends on how deep the function nests."""
+    """Return the step that checks the depth of the stack. It is the stack of Python, and the number of frames of a call depends on the
+    nesting of the function."""
     out = c.entry(op)
 
     def step(env: Env) -> None:
@@ -438,11 +439,11 @@ def _has_frames(count: int) -> bool:
 
 
 def _barrier(c: Compiler, op: Op) -> None:
-    """Nothing: the interpreter is one thread, and does everything in order."""
+    """Emit no step, because the interpreter is one thread and does everything in order."""
 
 
 def _clock(c: Compiler, op: Op) -> Step:
-    """It goes up by one each time that it is read."""
+    """Return the step of a clock that increases by one on each read."""
     out = c.entry(op)
 
     def step(env: Env) -> None:
@@ -491,5 +492,5 @@ _MAKERS: dict[OpCode, Maker] = {
 
 
 def maker_of(code: OpCode) -> Maker:
-    """What makes the step of operations with this code."""
+    """Return the function that makes the step of operations with this code."""
     return _MAKERS.get(code, _evaluation)

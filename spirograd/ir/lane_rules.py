@@ -1,4 +1,4 @@
-"""What is legal of operations on lanes, which only IR of the level "loops" has."""
+"""Rules of operations on lanes, which only IR of the level "loops" has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _mask(v: Verifier, op: Op, value: Op, n: int) -> None:
 
 
 def _strided(v: Verifier, op: Op) -> DType:
-    """Check the attribute of an access at regular distances; returns the type of the elements."""
+    """Check the attribute of an access at regular distances, and return the type of the elements."""
     v.need(isinstance(op.attr, tuple) and len(op.attr) == 2 and isinstance(op.attr[0], int), op, "takes (stride, reference)")
     return _memory(v, op, op.attr[1])
 
@@ -93,7 +93,7 @@ def _reduce(v: Verifier, op: Op) -> None:
 
 
 def _from_to(source: DType, target: DType, lanes: bool) -> Callable[[Verifier, Op], None]:
-    """Make the rule of an operation from lanes of ``source`` to ``target``, or lanes of it."""
+    """Return the rule of an operation from lanes of ``source`` to ``target``, or to lanes of it."""
 
     def rule(v: Verifier, op: Op) -> None:
         taken = lanes_of(v, op, op.args[0])

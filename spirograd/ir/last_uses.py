@@ -1,6 +1,6 @@
-"""Which uses of values are the last ones, on every path: code generators may overwrite the memory of a value that nothing reads any more.
+"""The last uses of values on every path: code generators may overwrite the memory of a value that is dead.
 
-A backward liveness analysis over structured control flow. What a loop uses from outside is live in all its iterations.
+A backward liveness analysis over structured control flow. The live-ins of a loop are live in all its iterations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from spirograd.base.dtypes import Type
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
-# A value: the operation, or for results of control operations (operation, number), since several `result` operations may name one result.
+# A value: the operation, or (operation, number) for results of control operations, since several `result` operations may name one result.
 _Key = Any
 
 
@@ -25,20 +25,20 @@ class LastUses:
         self._free: dict[Region, set[_Key]] = {}
 
     def is_last(self, user: Op, value: Op) -> bool:
-        """Whether ``value`` is dead once ``user`` has run: an operation that takes it, an `if` or `outlined` whose regions do, or a `yield`
-        (then: once the operation that owns its region has run)."""
+        """Return whether ``value`` is dead once ``user`` has run. ``user`` is an operation that takes it, an `if` or `outlined` whose
+        regions take it, or a `yield` (then: once the operation that owns its region has run)."""
         return (user, _key_of(value)) in self._last
 
     def scan(self, region: Region) -> None:
-        """Find the last uses in ``region``, after which nothing is live."""
-        if any(self._tracked(a.type) for op in region.walk() for a in op.args):
+        """Find the last uses in ``region``, after which no value is live."""
+        if any(map(self._tracked, {a.type for op in region.walk() for a in op.args})):
             self._scan(region, set())
 
     def _keys(self, args: Iterable[Op]) -> list[_Key]:
         return [_key_of(a) for a in args if self._tracked(a.type)]
 
     def _scan(self, region: Region, live: set[_Key]) -> None:
-        """The same, with ``live`` after it."""
+        """Find the last uses in ``region``, after which the values in ``live`` are."""
         live = set(live)
         for op in reversed(region.ops):
             if op.regions:
@@ -49,7 +49,7 @@ class LastUses:
 
     def _control(self, op: Op, live: set[_Key]) -> None:
         free = set().union(*[self._live_ins(region) for region in op.regions])
-        # What a loop takes from outside is needed again in its next iteration.
+        # The live-ins of a loop are used again in its next iteration.
         within = live | free
         if op.code in (ops.if_, ops.outlined):
             within = live
@@ -61,7 +61,8 @@ class LastUses:
         live |= free
 
     def _live_ins(self, region: Region) -> set[_Key]:
-        """The values that ``region`` uses and does not define. `Region.live_ins` does not know that operations name the same result."""
+        """Return the values that ``region`` uses and does not define. `Region.live_ins` does not know that several operations name the same
+        result."""
         if region not in self._free:
             used: set[_Key] = set()
             for op in region.ops:

@@ -1,4 +1,4 @@
-"""The nodes of the IR: operations, regions, memory references, kernels. None is changed once built.
+"""The nodes of the IR: operations, regions, memory references, kernels. Nodes are not changed once built.
 
 An operation is its own result: operands are operations. A region is a list of operations with parameters (operations of
 code ``param``); its last operation is a ``yield``. Values are visible in the region that defines them and in those nested in
@@ -7,7 +7,7 @@ it, except that nothing crosses into a ``task``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from itertools import chain
@@ -29,8 +29,8 @@ _LOOPS = frozenset((ops.for_, ops.while_))
 class Op:
     """One operation. ``attr`` is hashable data whose form each entry of the op table states.
 
-    ``primal``: in a gradient kernel, the operation of the primal that this one repeats, or whose memory it looks at. Copies keep it, as
-    they keep ``loc``; neither changes what the operation computes, and the text of the IR leaves both out.
+    ``primal``: in a gradient kernel, the operation of the primal that this one repeats, or whose memory it accesses. Copies keep it, as
+    they keep ``loc``. Neither changes what the operation computes, and the text of the IR omits both.
     """
 
     code: OpCode
@@ -51,14 +51,14 @@ class Region:
 
     params: tuple[Op, ...]
     ops: tuple[Op, ...]
-    # Found once, since passes share regions that they do not change.
+    # Properties computed once, since passes share regions that they do not change.
     _codes: frozenset[OpCode] | None = field(default=None, init=False)
     _live_ins: frozenset[Op] | None = field(default=None, init=False)
     _accesses: tuple[tuple[str, Ref], ...] | None = field(default=None, init=False)
 
     @property
     def codes(self) -> frozenset[OpCode]:
-        """The codes of all operations in here, nested ones included."""
+        """Return the codes of all operations in the region, nested ones included."""
         if self._codes is None:
             nested = [region.codes for op in self.ops for region in op.regions]
             self._codes = frozenset([op.code for op in self.ops]).union(*nested)
@@ -66,7 +66,8 @@ class Region:
 
     @property
     def live_ins(self) -> frozenset[Op]:
-        """The values that operations in here, nested ones included, take from outside. A set has no order: see `uses_from_outside`."""
+        """Return the live-ins: the values that operations in the region, nested ones included, take from outside. A set has no order: see
+        `uses_from_outside`."""
         if self._live_ins is None:
             used: set[Op] = set()
             for op in self.ops:
@@ -78,31 +79,41 @@ class Region:
 
     @property
     def accesses(self) -> tuple[tuple[str, Ref], ...]:
-        """The effects of the operations on elements of memory in here, nested ones included, each with its `ref_of`: in order of first
-        appearance, once for each object that is a reference. (Hashing references is slow; equal ones may be several objects.) What calls of
-        functions may do is not among them: see `accesses_of`."""
+        """Return the effects of the operations in the region, nested ones included, on elements of memory, each with its `ref_of`. They are
+        in order of first appearance, once for each object that is a reference. (Hashing references is slow; equal ones may be several
+        objects.) Effects of calls are not among them: see `accesses_of`."""
         if self._accesses is None:
-            found: dict[tuple[str, int], tuple[str, Ref]] = {}
+            effects: dict[tuple[str, int], tuple[str, Ref]] = {}
             for op in self.ops:
                 if op.regions:
-                    found.update([((effect, id(ref)), (effect, ref)) for region in op.regions for effect, ref in region.accesses])
+                    effects.update([((effect, id(ref)), (effect, ref)) for region in op.regions for effect, ref in region.accesses])
                 elif op.code.effect != "pure" and (ref := ref_of(op)) is not None:
-                    found[op.code.effect, id(ref)] = op.code.effect, ref
-            self._accesses = tuple(found.values())
+                    effects[op.code.effect, id(ref)] = op.code.effect, ref
+            self._accesses = tuple(effects.values())
         return self._accesses
 
     def uses_from_outside(self) -> Iterator[Op]:
-        """`live_ins` in the order of their uses, once for each use: what is emitted for them must not depend on hashes."""
+        """Yield the live-ins in the order of their uses, once for each use, because code that is emitted for them must not depend on
+        hashes."""
         outside = self.live_ins
         return (value for op in self.walk() for value in op.args if value in outside)
 
     @property
     def results(self) -> tuple[Op, ...]:
-        """The operands of the terminator."""
+        """Return the operands of the terminator."""
         return self.ops[-1].args
 
+    def having(self, codes: Collection[OpCode]) -> Iterator[Op]:
+        """Every operation in here whose code is one of ``codes``, outer before inner, in order."""
+        if not self.codes.isdisjoint(codes):
+            for op in self.ops:
+                if op.code in codes:
+                    yield op
+                for region in op.regions:
+                    yield from region.having(codes)
+
     def walk(self) -> Iterator[Op]:
-        """Every operation in here, outer before inner, in order."""
+        """Yield every operation in the region, outer before inner, in order."""
         pending = [iter(self.ops)]
         while pending:
             for op in pending[-1]:
@@ -129,7 +140,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of a field lie in the buffer of its tree.
+    """The placement of the elements of a field in the buffer of its tree.
 
     Byte address of element ``i``, component ``c`` (row-major number in the element shape):
     ``sum(term(i - origin)) + components[c]``. Every stride and offset is a multiple of the element's size.
@@ -145,9 +156,9 @@ class FieldRef:
     """A field of tree ``tree``. Indices: one per axis of ``shape``, then one per axis of ``element_shape``. ``key`` is a number unique
     to the field, shared by all its roles: primal, grad, dual (its tangent) and grad_dual (the tangent of its grad).
 
-    ``state``, of this and of other references: while a gradient kernel is being made, the state in which the memory has to be for a load
-    that repeats one of the primal, such as "before" the primal or "after" it. References in different states differ, so that no pass takes
-    one value for the other; see `autodiff.memory_states`.
+    ``state``, of this and of other references: the state of memory that a load of the primal, repeated in a gradient kernel, must read,
+    such as "before" the primal or "after" it. It is set while a gradient kernel is built. References in different states differ, so that no
+    pass takes one value for the other; see `autodiff.memory_states`.
     """
 
     name: str
@@ -177,16 +188,16 @@ class ArrayRef:
 
 
 class TempKind(Enum):
-    """What a temporary is for; ``number`` of a `TempRef`: of what there are several."""
+    """The purposes of temporaries. ``number`` of a `TempRef` distinguishes temporaries of one purpose."""
 
-    VALUE = "value"  # what the program keeps there: variables, values that tasks share, return values
-    ADJOINT = "adjoint"  # of another temporary
-    CAPACITY = "capacity"  # entries that the adstacks with capacity ``number`` must hold
-    GUARD_COUNT = "guard_count"  # iterations that pass the guard with size ``number``
-    CLAIMS = "claims"  # thread slots claimed so far, of the guard with size ``number``
-    OLD_VALUE = "old_value"  # stands for the old value of atomic ``number``, which is gone
-    CHANGED = "changed"  # stands for a value of memory that has changed since
-    # What the task that places adstacks finds out: of adstack, capacity, guard or task ``number``.
+    VALUE = "value"  # A value of the program: a variable, a value that tasks share, a return value.
+    ADJOINT = "adjoint"  # The adjoint of another temporary.
+    CAPACITY = "capacity"  # The number of entries that the adstacks with capacity ``number`` must hold.
+    GUARD_COUNT = "guard_count"  # The number of iterations that pass the guard with size ``number``.
+    CLAIMS = "claims"  # The number of thread slots claimed so far, of the guard with size ``number``.
+    OLD_VALUE = "old_value"  # A placeholder for the old value of atomic ``number``, which is overwritten.
+    CHANGED = "changed"  # A placeholder for a value of memory that has changed since.
+    # Results of the task that places adstacks, for adstack, capacity, guard or task ``number``.
     ADSTACK_BASE = AdstackWord.BASE.value
     ADSTACK_PITCH = AdstackWord.PITCH.value
     ADSTACK_CAPACITY = AdstackWord.CAPACITY.value
@@ -211,11 +222,13 @@ class TempRef:
 
 @dataclass(frozen=True, slots=True)
 class AdstackRef:
-    """An adstack: what an invocation saves in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
+    """An adstack: the values that an invocation saves in each iteration of a loop, for the reverse of the loop. Indices: iteration (from
+    0), entry.
 
-    Each invocation that runs at the same time has its own (serial code of a kernel: one, which lasts from task to task). ``capacity``:
-    number of the loop among those of the kernel that have adstacks; what it means in iterations is known at launch. ``slots``: number of
-    the size that says how many invocations use it, if that may be fewer than the launch has. Contents are undefined until written.
+    Each invocation that runs at the same time has its own. (Serial code of a kernel has one, which lasts from task to task.) ``capacity``:
+    the number of the loop among the loops of the kernel that have adstacks; its number of iterations is known at launch. ``slots``: the
+    number of the size that counts the invocations that use the adstack, if these may be fewer than the launch has. Contents are undefined
+    until written.
     """
 
     name: str
@@ -236,7 +249,7 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class SharedRef:
-    """Memory that the invocations of a workgroup share while they run, ``length`` elements. Undefined until written."""
+    """Memory that the invocations of a workgroup share while they run, with ``length`` elements. Undefined until written."""
 
     name: str
     dtype: DType
@@ -250,7 +263,7 @@ REFS = (FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef)
 
 
 def rank(ref: Ref) -> int:
-    """How many indices an access to ``ref`` takes."""
+    """Return the number of indices of an access to ``ref``."""
     if isinstance(ref, FieldRef):
         return len(ref.shape) + len(ref.element_shape)
     if isinstance(ref, ArrayRef):
@@ -264,14 +277,13 @@ def rank(ref: Ref) -> int:
 
 
 class BuiltIn(Enum):
-    """Numbers, from 0, and counts that say where an invocation stands; `thread_slot` is its number among all invocations of the
-    dispatch."""
+    """Built-in variables of an invocation: numbers, from 0, and counts. `thread_slot` is the number of the invocation in the dispatch."""
 
     LOCAL = "local"  # number of the invocation in its workgroup
-    WORKGROUPS = "workgroups"  # how many there are in the dispatch
+    WORKGROUPS = "workgroups"  # number of workgroups in the dispatch
     LANE = "lane"  # number of the invocation in its subgroup
     SUBGROUP = "subgroup"  # number of the subgroup in its workgroup
-    SUBGROUPS = "subgroups"  # how many there are in the workgroup
+    SUBGROUPS = "subgroups"  # number of subgroups in the workgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +293,9 @@ class LoopAttr:
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
 
-    At the level "loops", a loop over the iterations of a chunk says in which order they may run: with ``any_order`` in any order, one after
-    the other; with ``independent`` also at the same time, because no iteration accesses what another one writes, except by atomics and in
-    memory of its thread. The loop carries one accumulator for each of ``reductions``.
+    At the level "loops", a loop over the iterations of a chunk states how they may be ordered. With ``any_order`` they may run in any
+    order, one after the other. With ``independent`` they may also run at the same time, because no iteration accesses what another one
+    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``.
 
     - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
       "vectors": the loop computes on vectors.
@@ -294,8 +306,8 @@ class LoopAttr:
 
     parallel: bool = False
     name: str = ""
-    group_size: int = 0  # 0: the device's default
-    apart: str = ""  # the option by which it stays a task of its own; "" if it need not
+    group_size: int = 0  # 0: the default of the device
+    apart: str = ""  # the option that keeps the loop a task of its own; "" if none does
     grouped: bool = False
     deactivates: bool = False
     any_order: bool = False
@@ -306,27 +318,28 @@ class LoopAttr:
 
     @property
     def over_chunk(self) -> bool:
-        """Whether the iterations are those of a task, which may run in another order."""
+        """Return whether the iterations are iterations of a task, which may run in another order."""
         return self.any_order or self.independent
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A value accumulated over the iterations of a task: kind "add" | "min" | "max" | "and" | "or" | "xor" | "mul"."""
+    """A reduction over the iterations of a task. ``kind``: "add" | "min" | "max" | "and" | "or" | "xor" | "mul"."""
 
     kind: str
     dtype: DType
 
     @property
     def start(self) -> int | float:
-        """What accumulators begin as, which changes no other operand: of sums -0.0, since 0.0 would make 0.0 of -0.0."""
+        """Return the initial value of accumulators, which changes no other operand. Sums begin with -0.0, since 0.0 would turn -0.0 into
+        0.0."""
         return -0.0 if self.kind == "add" and self.dtype.is_float else ops.identity(self.kind, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateCopy:
-    """Memory that the iterations of a workgroup update by atomics of ``kind`` instead of what it stands for. Its last element stands for
-    nothing: it takes what is out of range."""
+    """A private copy of memory in a workgroup, whose iterations update it by atomics of ``kind`` in place of the original. The last element
+    of the copy is a dummy for updates that are out of range."""
 
     kind: str
     shared: SharedRef
@@ -334,10 +347,11 @@ class PrivateCopy:
 
 @dataclass(frozen=True, slots=True)
 class ChunkAttr:
-    """What the pool of threads knows about a task whose range it cuts into chunks.
+    """Attributes of a task whose range the pool of threads divides into chunks.
 
-    ``work``: units of work of an iteration, estimated; ``uncontended_work``: the same without atomics, 0 if it has none. ``unit``:
-    iterations that the pool hands out as one. ``lanes``: iterations that a thread runs at once, each of which has a thread slot.
+    ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
+    variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
+    once, each of which has a thread slot.
     """
 
     work: int
@@ -348,7 +362,7 @@ class ChunkAttr:
 
 @dataclass(frozen=True, slots=True)
 class TaskAttr:
-    """Attributes of ``task``, one dispatch.
+    """Attributes of ``task``, which is one dispatch.
 
     The ``kind`` decides the regions:
 
@@ -366,9 +380,9 @@ class TaskAttr:
     - "invocations": (body,), in device IR for GPUs, where serial and range_for tasks become this. Each invocation runs it, in workgroups of
       ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
 
-    ``places``: a serial task that only places the adstacks of the tasks after it. ``max_groups``: the task is dispatched as at most so many
-    workgroups (0: any number). ``grouped``: as of `LoopAttr`. ``shares``: workgroups whose numbers have the same remainder by it run all
-    iterations among them; the body does nothing twice then. At least so many workgroups are dispatched.
+    ``places``: a serial task that only places the adstacks of the tasks after it. ``max_groups``: the largest number of workgroups of the
+    task (0: any number). ``grouped``: as in `LoopAttr`. ``shares``: all workgroups whose numbers have the same remainder by it run the
+    iterations together, and the body has no effect twice. The task is then dispatched as at least ``shares`` workgroups.
     """
 
     kind: str
@@ -386,11 +400,11 @@ class TaskAttr:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCall:
-    """Attribute of ``call_memory``: a function, and what it may do to which memory, at any of its elements: effects ("read", "write",
-    "atomic") with references.
+    """Attribute of ``call_memory``: a function, and the memory that it may access at any element, as effects ("read", "write", "atomic")
+    with references.
 
-    ``found_in``: memory that holds the result once the kernel has run, in the element that the first operands index: derivatives, which
-    run after the kernel, read it there."""
+    ``found_in``: the memory that holds the result after the kernel has run, at the element that the first operands index. Derivatives,
+    which run after the kernel, read it there."""
 
     name: str
     accesses: tuple[tuple[str, Ref], ...]
@@ -399,8 +413,8 @@ class MemoryCall:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Attribute of ``label``: the memory to which the next ``count`` accesses are that it is about; None: it is about an iteration.
-    ``atomic``: those accesses count as atomic, whatever they are, because all of them store the same value."""
+    """Attribute of ``label``: the memory that the next ``count`` accesses are about, or None for the label of an iteration. ``atomic``:
+    those accesses count as atomic in any case, because all of them store the same value."""
 
     of: Ref | None = None
     count: int = 0
@@ -412,7 +426,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
-    """``returned``: of a gradient kernel, the number of the returned value whose adjoint this is."""
+    """A scalar argument. ``returned``: in a gradient kernel, the number of the returned value whose adjoint the argument is."""
 
     name: str
     dtype: DType
@@ -433,12 +447,12 @@ class ArrayArg:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A function that operations ``call`` of a kernel name: its body takes the operands of the call and yields the results.
+    """A function that `call` or `call_memory` operations name: its body takes the operands of the call and yields the results.
 
-    Of one that `call` names, the value depends on the operands alone: it accesses no memory, and uses no arguments of the kernel. One that
-    `call_memory` names may have no results, may load, store and update fields and arrays (`accesses`), and use scalar arguments and
-    extents. Neither has barriers or parallel loops. Functions may call themselves, directly or by way of others, and only those that do
-    have diagnostics; apart from that, none calls a function that stands after it.
+    The value of a function that `call` names depends on the operands alone: the function accesses no memory, and uses no arguments of the
+    kernel. A function that `call_memory` names may have no results, may load, store and update fields and arrays (`accesses`), and may use
+    scalar arguments and extents. Neither has barriers or parallel loops. Functions may call themselves, directly or through others, and
+    only such functions have diagnostics. Apart from recursion, a function calls only functions that precede it.
     """
 
     name: str
@@ -446,12 +460,13 @@ class Function:
 
     @property
     def accesses(self) -> tuple[tuple[str, Ref], ...]:
-        """See `MemoryCall.accesses`."""
+        """Return the accesses of the function, as `MemoryCall.accesses` holds them."""
         return tuple(dict.fromkeys([access for op in self.body.walk() for access in accesses_of(op)]))
 
     @property
     def result(self) -> Type:
-        """The type of a call: that of the result; if there are several, a tuple of theirs, which `result` takes apart."""
+        """Return the type of a call: the type of the result, or a tuple of types if there are several results, which `result` takes
+        apart."""
         types = tuple([value.type for value in self.body.results])
         return types[0] if len(types) == 1 else types
 
@@ -463,8 +478,8 @@ class Function:
 class Kernel:
     """A kernel: flat arguments (aggregates are split by the front end), a body, and the TempRefs that hold its return values.
 
-    Before ``offload`` the body is ordinary code whose outermost parallel ``for`` become tasks; after it the body holds only ``task``
-    operations (and the terminator). ``functions``: what the body calls, callees before callers.
+    Before ``offload`` the body is ordinary code whose outermost parallel ``for`` become tasks. After it the body holds only ``task``
+    operations (and the terminator). ``functions``: the functions that the body calls, callees before callers.
     """
 
     name: str
@@ -475,14 +490,14 @@ class Kernel:
     functions: tuple[Function, ...] = ()
 
     def with_body(self, body: Region, functions: tuple[Function, ...] | None = None) -> Kernel:
-        """This kernel with another body, and other ``functions`` if any are given."""
+        """Return this kernel with another body, and with other ``functions`` if any are given."""
         functions = self.functions if functions is None else functions
         if body is self.body and functions == self.functions:
             return self
         return Kernel(self.name, self.args, body, self.returns, self.loc, functions)
 
     def recursive(self) -> set[str]:
-        """The functions that call themselves, directly or by way of others."""
+        """Return the functions that call themselves, directly or through others."""
         calls = {f.name: {name for op in f.body.walk() if (name := callee_of(op)) is not None} for f in self.functions}
         for reached in calls.values():
             while not reached >= (more := {callee for other in reached for callee in calls[other]}):
@@ -490,33 +505,38 @@ class Kernel:
         return {name for name, reached in calls.items() if name in reached}
 
     def looping(self) -> set[str]:
-        """The functions that run loops or call themselves, or call others that do: for operands that no call has, they might not return."""
-        found = self.recursive()
+        """Return the functions that run loops, call themselves, or call such functions. For operands that no call has, they might not
+        return."""
+        names = self.recursive()
         for function in self.functions:
-            if any(op.code in _LOOPS or callee_of(op) in found for op in function.body.walk()):
-                found.add(function.name)
-        return found
+            if any(op.code in _LOOPS or callee_of(op) in names for op in function.body.walk()):
+                names.add(function.name)
+        return names
 
     @property
     def codes(self) -> frozenset[OpCode]:
-        """The codes of all operations of the functions and of the body."""
-        return self.body.codes.union(*[function.body.codes for function in self.functions])
+        """Return the codes of all operations of the functions and of the body."""
+        return self.body.codes.union(*[function.body.codes for function in self.functions]) if self.functions else self.body.codes
 
     @property
     def accesses(self) -> list[tuple[str, Ref]]:
-        """The effects of the operations of the functions and of the body on elements of memory: see `Region.accesses`."""
+        """Return the effects of the operations of the functions and of the body on elements of memory: see `Region.accesses`."""
         return [access for region in (*[f.body for f in self.functions], self.body) for access in region.accesses]
 
+    def having(self, codes: Collection[OpCode]) -> Iterator[Op]:
+        """Every operation of the functions and of the body whose code is one of ``codes``."""
+        return chain.from_iterable([region.having(codes) for region in (*[f.body for f in self.functions], self.body)])
+
     def walk(self) -> Iterator[Op]:
-        """Every operation of the functions and of the body."""
+        """Yield every operation of the functions and of the body."""
         return chain.from_iterable([region.walk() for region in (*[f.body for f in self.functions], self.body)])
 
 
 def called(functions: Sequence[Function], regions: Sequence[Region]) -> tuple[Function, ...]:
-    """Those of ``functions``, callees before callers, that ``regions`` call, or that those call."""
+    """Return those of ``functions``, callees before callers, that ``regions`` call directly or through others."""
     names = {callee_of(op) for region in regions for op in region.walk()} if functions else set()
     before = -1
-    while before < len(names):  # functions that call themselves may name some that stand after them
+    while before < len(names):  # Recursive functions may call functions that follow them.
         before = len(names)
         for function in reversed(functions):
             if function.name in names:
@@ -525,7 +545,7 @@ def called(functions: Sequence[Function], regions: Sequence[Region]) -> tuple[Fu
 
 
 def callee_of(op: Op) -> str | None:
-    """The name of the function that ``op`` calls, if it is a call."""
+    """Return the name of the function that ``op`` calls, or None if it is no call."""
     if op.code is ops.call:
         name: str = op.attr
         return name
@@ -533,9 +553,9 @@ def callee_of(op: Op) -> str | None:
 
 
 def accesses_of(op: Op) -> tuple[tuple[str, Ref], ...]:
-    """What ``op`` itself, not what is in its regions, may do to memory: pairs of an effect ("read", "write", "atomic") and a reference.
+    """Return the effects of ``op`` itself, without its regions, on memory: pairs of an effect ("read", "write", "atomic") and a reference.
 
-    `ref_of` says the same of operations on one element; those of a call may be of any element.
+    `ref_of` returns the reference of operations on one element. Calls may access any element.
     """
     if op.code is ops.call_memory:
         accesses: tuple[tuple[str, Ref], ...] = op.attr.accesses
@@ -545,7 +565,7 @@ def accesses_of(op: Op) -> tuple[tuple[str, Ref], ...]:
 
 
 def ref_of(op: Op) -> Ref | None:
-    """The memory whose element ``op`` accesses, if it is an operation on one element."""
+    """Return the memory whose element ``op`` accesses, or None if it is no operation on one element."""
     attr = op.attr
     if attr is None:
         return None

@@ -1,4 +1,4 @@
-"""THE table of operations: what each one means. Derivatives and opcode mappings live in small tables keyed by the same objects.
+"""The table of operations: what each one means. Derivatives and opcode mappings are small tables keyed by the same objects.
 
 Semantics that hold on every back end (the evaluators here are the definition, on NumPy scalars):
 integers wrap; integer division and remainder by zero give 0, and the smallest integer divided by -1 gives itself; shift amounts count modulo
@@ -22,7 +22,7 @@ from spirograd.ir import evaluators
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpCode:
-    """One entry.
+    """An entry of the table of operations.
 
     ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "label" | "control" (decided by its regions) | "call" (stated by
     its attribute) | "structure".
@@ -47,7 +47,7 @@ class OpCode:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels of `spec.LEVELS` where it is legal."""
+        """Return the levels of `spec.LEVELS` where the operation is legal."""
         return _LEVELS[self.level]
 
     def __repr__(self) -> str:
@@ -313,9 +313,9 @@ address = _op(
     'Address (u64) of array argument attr[0], of the part of it (role) attr[1]; of the tree of fields attr[1] if attr[0] is "tree".',
     level="kernel",
 )
-seed = _op("seed", 0, "pure", "Random seed (u32) of this launch; another one at each launch.", level="kernel")
+seed = _op("seed", 0, "pure", "Random seed (u32) of this launch, different for each launch.", level="kernel")
 adstack_word = _op(
-    "adstack_word", 0, "pure", "What a launch says about its adstacks (i32): attr is (kind of slot, number).", level="kernel"
+    "adstack_word", 0, "pure", "A size or capacity of the adstacks of a launch (i32): attr is (kind of slot, number).", level="kernel"
 )
 thread_slot = _op("thread_slot", 0, "pure", "Number (i32) of this invocation among those that run at the same time. In tasks only.")
 builtin = _op("builtin", 0, "pure", "Where this invocation stands in its dispatch (i32): attr is a BuiltIn.", level="device")
@@ -371,7 +371,7 @@ stream = _op(
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 
 # --- workgroups ----------------------------------------------------------------------------------------------------------
-# All invocations of a workgroup, or of a subgroup, get to these together.
+# All invocations of a workgroup, or of a subgroup, reach these together.
 
 workgroup_barrier = _op(
     "workgroup_barrier",
@@ -463,7 +463,7 @@ matrix_product = _op(
 
 # Operations on tiles, which all threads of a group run together. The group is one subgroup.
 TILES = frozenset((tile_entries, tile_rows, tile_product))
-# Where threads of a group meet: those of a subgroup, or all.
+# Operations that threads of a group reach together: the threads of a subgroup, or all.
 MEETING_IN_SUBGROUPS = TILES | {subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan}
 MEETING = MEETING_IN_SUBGROUPS | {workgroup_barrier}
 
@@ -531,9 +531,9 @@ label = _op(
     level="kernel",
 )
 
-# What gives values that only the kernel has: its arguments, and what its launch says.
+# Operations whose values only the kernel has: its arguments, and properties of its launch.
 OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, lane_slots, builtin, slot))
-# Those of them that functions may use which `call_memory` names.
+# Operations of `LAUNCH_VALUES` that functions named by `call_memory` may use.
 ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
 ON_LANES = tuple([code for code in ALL if code.level == "loops" and code not in (outlined, stream)])
@@ -544,7 +544,7 @@ COMBINE: dict[str, OpCode] = {"add": add, "mul": mul, "min": min_, "max": max_, 
 
 
 def identity(kind: str, t: DType) -> int | float:
-    """The value that leaves the other operand of ``COMBINE[kind]`` as it is."""
+    """Return the value that leaves the other operand of ``COMBINE[kind]`` unchanged."""
     if kind in ("add", "or", "xor"):
         return 0.0 if t.is_float else 0
     if kind == "mul":
@@ -556,7 +556,7 @@ def identity(kind: str, t: DType) -> int | float:
 
 
 def evaluate(code: OpCode, t: Type, args: tuple[object, ...]) -> Any:
-    """The value of a pure operation on NumPy scalars (vectors: tuples of them)."""
+    """Return the value of a pure operation on NumPy scalars (vectors: tuples of them)."""
     assert code.evaluate is not None, code
     with np.errstate(all="ignore"):
         return code.evaluate(t, *args)

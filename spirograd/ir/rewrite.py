@@ -1,4 +1,4 @@
-"""The one way to transform IR: rebuild it in order, sharing what does not change."""
+"""The rewriter: every transformation of IR rebuilds it in order, and shares what does not change."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.ops import OpCode, param
 
-# Gets the original operation, whose operands are still the old ones (see Rewriter.args); returns its replacement, or None to drop it.
+# A handler takes the original operation, whose operands are still the old ones (see Rewriter.args). It returns the replacement, or None to
+# drop the operation.
 Handler = Callable[[Op], "Op | None"]
 
-# Methods that see every operation or region, also where there is no handler.
+# Methods that take every operation or region, also where there is no handler.
 _HOOKS = ("args", "copy", "terminator", "visit", "yielded")
 
 
 class Rewriter:
-    """Walks a kernel in order and rebuilds it.
+    """A traversal that rebuilds a kernel in order.
 
     Subclasses fill ``handlers``: code -> method. A handler may emit any number of operations through ``self.b`` and returns the value that
     stands for the old operation. Operations without a handler are copied, or shared if nothing below them changed. Regions without
-    operations to handle are shared as a whole, unless a subclass overrides one of `_HOOKS`.
+    operations to handle are shared entirely, unless a subclass overrides one of `_HOOKS`.
     """
 
     _sparse = True
@@ -33,11 +34,11 @@ class Rewriter:
         self.b = Builder()
         self.env: dict[Op, Op] = {}
         self.handlers: dict[OpCode, Handler] = {}
-        # While positive, nothing is shared: every operation and parameter is made anew, so that a region may be emitted twice.
+        # While positive, nothing is shared: every operation and parameter is created anew, so that a region may be emitted twice.
         self.cloning = 0
 
     def value(self, old: Op) -> Op:
-        """What stands for ``old`` now."""
+        """Return the value that replaces ``old``."""
         return self.env.get(old, old)
 
     def args(self, op: Op) -> tuple[Op, ...]:
@@ -57,7 +58,7 @@ class Rewriter:
             self.env[op] = new
 
     def copy(self, op: Op) -> Op:
-        """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
+        """Append ``op`` with its operands and regions rewritten, or ``op`` itself if that changes nothing."""
         args, regions = self.args(op), op.regions
         if regions:
             regions = tuple([self.region(r) for r in regions])
@@ -67,15 +68,16 @@ class Rewriter:
         return op
 
     def keep(self, op: Op) -> Op:
-        """Append ``op`` without looking for operations to handle in its regions."""
+        """Append ``op`` with its operands rewritten. Operations in its regions are not handled."""
         replaced = self.env.keys()
-        if self.cloning or not replaced.isdisjoint(op.args) or not all(replaced.isdisjoint(region.live_ins) for region in op.regions):
+        changed = replaced and not (replaced.isdisjoint(op.args) and all(replaced.isdisjoint(region.live_ins) for region in op.regions))
+        if self.cloning or changed:
             return self.copy(op)
         self.b.ops.append(op)
         return op
 
     def region(self, region: Region) -> Region:
-        """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""
+        """Rewrite a nested region. Return the same object if nothing changed. Its parameters stay the same objects, except in a clone."""
         if self._sparse and self.is_untouched(region):
             return region
         params = region.params
@@ -95,7 +97,7 @@ class Rewriter:
         return Region(params, self.b.end(results).ops)
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        """`visit` each operation of a region. Most stay as they are, which this finds without a call for each."""
+        """Visit each operation of a region. Most of them do not change, and this method finds such operations without a call for each."""
         if not self._sparse or self.cloning:
             for op in body:
                 self.visit(op)
@@ -123,22 +125,22 @@ class Rewriter:
                 done.append(new)
 
     def is_untouched(self, region: Region) -> bool:
-        """Whether ``region`` stays as it is: no handler is for any of its operations, and all values from outside are still the same."""
+        """Return whether ``region`` does not change: no operation in it has a handler, and all values from outside are the same."""
         if self.cloning or not self.handlers.keys().isdisjoint(region.codes):
             return False
         return not self.env or self.env.keys().isdisjoint(region.live_ins)
 
     def terminator(self, op: Op) -> None:
-        """Called before a region is closed: a place to emit more."""
+        """Emit further operations before a region is closed. Subclasses override this."""
 
     def yielded(self, op: Op) -> tuple[Op, ...]:
-        """The results of the region that ends with ``op``."""
+        """Return the results of the region that ends with ``op``."""
         return self.args(op)
 
     def inline(self, region: Region, params: tuple[Op, ...], clone: bool = False) -> tuple[Op, ...]:
-        """Emit the operations of ``region`` here, with ``params`` for its parameters; returns its results.
+        """Emit the operations of ``region`` here, with ``params`` for its parameters. Return its results.
 
-        ``clone``: make every operation anew. Needed wherever the region is emitted more than once, or also stays where it was.
+        ``clone``: create every operation anew. This is necessary wherever the region is emitted more than once, or also stays in place.
         """
         self.env.update(zip(region.params, params))
         self.cloning += clone
@@ -147,16 +149,17 @@ class Rewriter:
         return self.args(region.ops[-1])
 
     def rematerialised(self, value: Op, inside: Container[Op]) -> Op:
-        """``value``, computed here from values that are not among ``inside``. Loads and control operations are not."""
+        """Recompute ``value`` here from values that are not among ``inside``. Loads and control operations are not recomputed."""
         if value not in inside:
             return self.value(value)
         args = tuple([self.rematerialised(a, inside) for a in value.args])
         return self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        """The kernel rewritten; at once as it is if there is nothing in it that a handler is for. A rewriter is for one kernel."""
+        """Rewrite a kernel, or return it unchanged if no operation in it has a handler. A rewriter is for one kernel."""
         new = self._rewritten(kernel)
-        # Handlers are methods of this object. Without them it is freed at once, with all that it refers to, and not by the cycle collector.
+        # Handlers are methods of this object. Without these references the object and all that it refers to are freed at once, not by the
+        # cycle collector.
         self.handlers = {}
         return new
 
@@ -168,7 +171,7 @@ class Rewriter:
 
 
 def copied(b: Builder, operations: Iterable[Op]) -> dict[Op, Op]:
-    """Append copies of ``operations``, which have no regions; returns the copy of each."""
+    """Append copies of ``operations``, which have no regions. Return the copy of each."""
     copies: dict[Op, Op] = {}
     for op in operations:
         copies[op] = b.append(Op(op.code, op.type, tuple([copies.get(a, a) for a in op.args]), op.attr, (), op.loc, op.primal))

@@ -6,7 +6,7 @@ from spirograd.ir.nodes import FieldRef, Kernel, ScalarArg, ref_of
 
 
 def size_names(*kernels: Kernel) -> dict[tuple[str, int], str]:
-    """Names for `base.sizes.text`, of kernels with the same arguments."""
+    """Return names for `base.sizes.text`, for kernels with the same arguments."""
     names = {}
     for kernel in kernels:
         for k, argument in enumerate(kernel.args):

@@ -1,4 +1,4 @@
-"""What is legal at each level of the IR: a table for each, and the verifier that applies them."""
+"""The rules of each level of the IR: a table for each, and the verifier that applies them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from spirograd.ir.nodes import (
 )  # fmt: skip
 from spirograd.ir.ops import OpCode
 
-# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all. "loops": device IR of the
-# CPU, whose tasks are loops over chunks.
+# The levels in the order of the pipeline. "lowering": memory and arguments are those of the device, but not all operations are. "loops":
+# device IR of the CPU, whose tasks are loops over chunks.
 LEVELS = ("kernel", "lowering", "device", "loops")
 _VECTORISE = ("", "no", "rest", "vectors")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
@@ -57,11 +57,11 @@ _IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "ato
 
 
 class IRError(AssertionError):
-    """IR that breaks a rule: a mistake of the compiler, not of the user."""
+    """A violation of a rule of the IR: a defect of the compiler, not of the user's program."""
 
 
 class _Verifier:
-    """Walks a kernel with the set of visible values, and applies the rule of each operation."""
+    """A verifier, which walks a kernel with the set of visible values, and applies the rule of each operation."""
 
     def __init__(self, kernel: Kernel, level: str) -> None:
         self.kernel = kernel
@@ -71,7 +71,7 @@ class _Verifier:
         self.defined: set[Op] = set()
         self.recursive = kernel.recursive()
         self.functions = {f.name: f for f in kernel.functions if f.name in self.recursive}
-        self.computing = self.functions.keys() - acting(kernel)  # those that `call` may name
+        self.computing = self.functions.keys() - acting(kernel)  # The functions that `call` may name.
         self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
@@ -87,7 +87,7 @@ class _Verifier:
             self.fail(op, rule)
 
     def function(self, function: Function) -> None:
-        """Check a function, which may call those that were checked before."""
+        """Check a function, which may call functions that were checked before."""
         self.region(function.body, None)
         effects = {op.code.effect for op in function.body.walk()} - {"pure", "control", "structure"}
         outside = ops.OUTSIDE & function.body.codes
@@ -107,7 +107,7 @@ class _Verifier:
         self.visible.add(op)
 
     def region(self, region: Region, owner: Op | None) -> None:
-        """Check everything inside; what it defines is visible only there."""
+        """Check a region with everything inside. Values that it defines are visible only there."""
         outer = self.visible
         isolated = owner is not None and owner.code is ops.task
         self.visible = set() if isolated else set(outer)
@@ -125,7 +125,7 @@ class _Verifier:
         rule = self.rules.get(op.code)
         if rule is None:
             self.fail(op, f"is no operation of {self.level} IR")
-        # Texts are made where a rule is broken only: this runs for each operation, and after each pass.
+        # The text of a message is built only if a rule is broken, because this runs for each operation after each pass.
         code, visible = op.code, self.visible
         if (code is ops.yield_) != is_last:
             self.fail(op, "a yield ends a region, and stands nowhere else")
@@ -148,10 +148,10 @@ class _Verifier:
     # Parts of rules
 
     def shape_of(self, op: Op, region: Region, params: tuple[Type, ...], results: tuple[Type, ...]) -> None:
-        """The region takes ``params`` and yields ``results``."""
-        found = tuple([p.type for p in region.params])
-        if found != params:
-            self.fail(op, f"its region takes {found}, not {params}")
+        """Check that the region takes ``params`` and yields ``results``."""
+        types = tuple([p.type for p in region.params])
+        if types != params:
+            self.fail(op, f"its region takes {types}, not {params}")
         self.need(bool(region.ops), op, "its region is empty")
         yielded = tuple([v.type for v in region.results])
         if yielded != results:
@@ -178,7 +178,7 @@ def _flags(v: _Verifier, op: Op) -> None:
 
 
 def _operands(v: _Verifier, op: Op) -> Type:
-    """Operands of one type of the operation's domain: scalars, or lanes of them."""
+    """Check that the operands have one type of the operation's domain, scalars or lanes of them, and return that type."""
     first = op.args[0].type
     if not isinstance(first, (DType, Lanes)):
         v.fail(op, "takes scalars")
@@ -281,7 +281,7 @@ def _call(v: _Verifier, op: Op) -> None:
         v.fail(op, "the kernel has no such function, or it stands further down")
     v.need(op.code is ops.call_memory or function.name in v.computing, op, "the function does more than compute")
     params, t = tuple([p.type for p in function.body.params]), op.type
-    if isinstance(t, Lanes):  # a call for each lane
+    if isinstance(t, Lanes):  # A call for each lane.
         v.need(op.code is ops.call and not isinstance(function.result, tuple), op, "a function of lanes computes one value")
         params, result = tuple([like(t, scalar_of(p)) for p in params]), like(t, scalar_of(function.result))
     else:
@@ -299,7 +299,8 @@ def _call_memory(v: _Verifier, op: Op) -> None:
 
 
 def _touched(accesses: Sequence[tuple[str, Ref]]) -> tuple[set[Ref | Slot], set[Ref | Slot]]:
-    """The memory that is changed, and all that is accessed; of device IR the buffers: lowering sees elements as other types."""
+    """Return the memory that is changed, and all memory that is accessed. In device IR these are the buffers, because lowering accesses
+    elements as other types."""
     memory = [(effect, ref.slot if isinstance(ref, BufferRef) else ref) for effect, ref in accesses]
     return {place for effect, place in memory if effect != "read"}, {place for _, place in memory}
 
@@ -351,7 +352,7 @@ def _while(v: _Verifier, op: Op) -> None:
     carried = tuple([a.type for a in op.args])
     v.need(op.type == carried and len(op.regions) == 2, op, f"has two regions, and results {carried}")
     _plain(v, op)
-    # Where loops are planned, the condition may yield more, which the body takes after the loop-carried values.
+    # Where loops are planned, the condition may yield more values, which the body takes after the loop-carried values.
     more = tuple([r.type for r in op.regions[0].results[1:]]) if v.level == "loops" and op.regions[0].ops else ()
     v.shape_of(op, op.regions[0], carried, (u1, *more))
     v.shape_of(op, op.regions[1], (*carried, *more), carried)
@@ -407,7 +408,7 @@ def _chunks(v: _Verifier, op: Op, attr: TaskAttr) -> None:
 
 
 def _reference(v: _Verifier, op: Op, ref: object) -> Ref:
-    """A reference that is well-formed at this level."""
+    """Check that a reference is well-formed at this level, and return it."""
     legal = (FieldRef, ArrayRef, TempRef, AdstackRef, SharedRef) if v.level == "kernel" else (BufferRef, SharedRef)
     if not isinstance(ref, legal):
         v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
@@ -447,7 +448,7 @@ def _array(v: _Verifier, op: Op, ref: ArrayRef) -> None:
 
 
 def _indices(v: _Verifier, op: Op, ref: Ref, others: int) -> tuple[Op, ...]:
-    """Check the indices; returns the ``others`` operands after them."""
+    """Check the indices. Return the ``others`` operands that follow them."""
     n = rank(ref)
     v.need(len(op.args) == n + others, op, f"takes {n} indices and {others} values")
     for index in op.args[:n]:
@@ -457,7 +458,7 @@ def _indices(v: _Verifier, op: Op, ref: Ref, others: int) -> tuple[Op, ...]:
 
 def _load(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
-    if v.level == "loops" and op.args and isinstance(op.args[0].type, Lanes):  # an index for each lane
+    if v.level == "loops" and op.args and isinstance(op.args[0].type, Lanes):  # Indices may be lanes.
         v.need(len(op.args) == 1 and op.args[0].type.elem in (i32, i64), op, "an index is i32 or i64")
         v.need(op.type == like(op.args[0].type, ref.dtype), op, f"the memory holds {ref.dtype}")
         return
@@ -541,7 +542,7 @@ _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 
 
 def _table(level: str) -> dict[OpCode, Rule]:
-    """The rule of every operation that is legal inside regions at ``level`` (parameters stand outside of them)."""
+    """Return the rule of every operation that is legal inside regions at ``level`` (parameters stand outside of them)."""
     legal = [code for code in ops.ALL if level in code.levels and code is not ops.param]
     return {code: _SPECIAL[code] if code.rule == "special" else _BY_RULE[code.rule] for code in legal}
 
@@ -549,8 +550,8 @@ def _table(level: str) -> dict[OpCode, Rule]:
 SPEC: dict[str, dict[OpCode, Rule]] = {level: _table(level) for level in LEVELS}
 
 
-def _whole(kernel: Kernel, level: str) -> None:
-    """What concerns the kernel as a whole: tasks and other code do not mix; return values are scalars."""
+def _check_kernel(kernel: Kernel, level: str) -> None:
+    """Check the kernel as a whole: tasks and other code do not mix, and return values are scalars."""
     if kernel.body.params:
         raise IRError(f"{kernel.name}: the body of a kernel has no parameters")
     body = kernel.body.ops[:-1]
@@ -564,11 +565,11 @@ def _whole(kernel: Kernel, level: str) -> None:
 
 
 def verify(kernel: Kernel, level: str) -> None:
-    """Check that ``kernel`` is legal IR of ``level``, one of `LEVELS`; raises `IRError`, which names operation and rule."""
+    """Check that ``kernel`` is legal IR of ``level``, one of `LEVELS`. Raise `IRError`, which names operation and rule."""
     if level not in LEVELS:
         raise ValueError(f"no such level of IR: {level!r}; there are {', '.join(LEVELS)}")
     verifier = _Verifier(kernel, level)
     for function in kernel.functions:
         verifier.function(function)
     verifier.region(kernel.body, None)
-    _whole(kernel, level)
+    _check_kernel(kernel, level)

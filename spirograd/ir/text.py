@@ -46,7 +46,7 @@ from spirograd.ir.nodes import (
     accesses_of,
 )
 
-# Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
+# Everything that an attribute may contain, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
     ArrayArg, ArrayRef, BufferRef, ChunkAttr, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite,
     PrivateCopy, Reduction, ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
@@ -55,16 +55,16 @@ _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
 _ENUM_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _ENUMS}
 _NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
-# Parameters of dataclasses that are left out of the text unless locations are wanted.
+# Fields of dataclasses that the text omits unless locations are requested.
 _LOC_FIELDS = frozenset(("loc",))
 
 
 class IRSyntaxError(ValueError):
-    """Text that is no IR; the message starts with the line number."""
+    """Text that is not IR. The message begins with the line number."""
 
 
 def type_text(t: Type) -> str:
-    """``i32``, ``vec<4,f32>``, ``lanes<16,f32>``, ``(i32, f32)``, ``void``."""
+    """Return ``i32``, ``vec<4,f32>``, ``lanes<16,f32>``, ``(i32, f32)`` or ``void``."""
     if isinstance(t, DType):
         return t.name
     if isinstance(t, tuple):
@@ -76,14 +76,16 @@ def type_text(t: Type) -> str:
 
 
 class _Printer:
-    """Numbers values in the order in which they are defined, and names memory after its references."""
+    """A printer, which numbers values in order of definition, and names memory after its references."""
 
     def __init__(self, kernel: Kernel, locs: bool) -> None:
         self.kernel = kernel
         self.locs = locs
         self.numbers: dict[Op, int] = {}
         self.refs: dict[Ref, str] = {}
-        self.written: dict[int, str] = {}  # by identity, for objects that the kernel holds: hashing a reference is slow
+        self.written: dict[
+            int, str
+        ] = {}  # The text of references by identity, for objects that the kernel holds, because hashing a reference is slow.
         self.lines: list[str] = []
         self.locs_of_lines: dict[int, Loc | None] = {0: kernel.loc}
 
@@ -106,17 +108,17 @@ class _Printer:
         return "\n".join(self.lines) + "\n"
 
     def name_refs(self) -> None:
-        """Give every reference a name that is a Python identifier and stands for nothing else."""
+        """Give every reference a unique name that is a Python identifier."""
         taken = {*_CLASS_BY_NAME, *_NAMES}
-        found: dict[Ref, None] = dict.fromkeys(self.kernel.returns)
+        refs: dict[Ref, None] = dict.fromkeys(self.kernel.returns)
         seen: dict[int, Ref] = {}
         calls = ops.call_memory in self.kernel.codes
         stated = [access for op in self.kernel.walk() for access in accesses_of(op)] if calls else self.kernel.accesses
         for _, ref in stated:
             if id(ref) not in seen:
                 seen[id(ref)] = ref
-                found.setdefault(ref)
-        for ref in found:
+                refs.setdefault(ref)
+        for ref in refs:
             stem = re.sub(r"\W", "_", ref.name, flags=re.ASCII) or "_"
             if stem[0].isdigit() or keyword.iskeyword(stem):
                 stem = "_" + stem
@@ -166,7 +168,7 @@ class _Printer:
         return f"%{self.numbers[op]}"
 
     def value(self, op: Op) -> str:
-        """The name of an operand; ``%?`` for one that is not defined above (a mistake, which is still worth printing)."""
+        """Return the name of an operand, or ``%?`` if it is not defined above. That is a defect, but the text shows where."""
         number = self.numbers.get(op)
         return "%?" if number is None else f"%{number}"
 
@@ -174,7 +176,7 @@ class _Printer:
         return f" @ {self.expression(loc)}" if self.locs and loc is not None else ""
 
     def expression(self, value: object) -> str:
-        """``value`` as an expression of Python."""
+        """Return ``value`` as an expression of Python."""
         if value is None or isinstance(value, (bool, int, float)):
             return repr(value)
         if isinstance(value, str):
@@ -187,7 +189,7 @@ class _Printer:
             return str(value)
         if isinstance(value, tuple):
             return "(" + ", ".join([self.expression(x) for x in value]) + ("," if len(value) == 1 else "") + ")"
-        if isinstance(value, Loc):  # of which many share the calls that they were inlined in
+        if isinstance(value, Loc):  # Many locations share the calls that they were inlined in.
             written = self.written.get(id(value))
             if written is None:
                 written = self.written[id(value)] = self.construct(value)
@@ -197,7 +199,7 @@ class _Printer:
         raise TypeError(f"an attribute cannot hold {value!r}")
 
     def construct(self, value: Any) -> str:
-        """A dataclass as a call: positional where there is no default, keywords for what differs from the default."""
+        """Return a dataclass as a call: positional where there is no default, keywords for fields that differ from the default."""
         parts: list[str] = []
         for name, default in _fields(value.__class__):
             if name in _LOC_FIELDS and not self.locs:
@@ -213,7 +215,7 @@ class _Printer:
 
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """The names and defaults of the fields of a dataclass."""
+    """Return the names and defaults of the fields of a dataclass."""
     return tuple([(field.name, field.default) for field in fields(cls)])
 
 
@@ -223,7 +225,7 @@ def _quote(text: str) -> str:
 
 
 def to_text(kernel: Kernel, *, locs: bool = False) -> str:
-    """``kernel`` as text that `parse` reads. Values and memory are named in order of appearance, so equal kernels give equal text.
+    """Return ``kernel`` as text that `parse` reads. Values and memory are named in order of appearance, so equal kernels give equal text.
 
     Source locations (and those of fault and print sites) are printed only with ``locs``.
     """
@@ -231,7 +233,7 @@ def to_text(kernel: Kernel, *, locs: bool = False) -> str:
 
 
 def to_text_with_locs(kernel: Kernel) -> tuple[str, tuple[Loc | None, ...]]:
-    """`to_text` without locations in it, and the location of what each of its lines says (None for braces and declarations)."""
+    """Return `to_text` without locations, and the location of each line (None for braces and declarations)."""
     printer = _Printer(kernel, False)
     text = printer.print()
     return text, tuple(printer.locs_of_lines.get(k) for k in range(len(printer.lines)))
@@ -287,7 +289,7 @@ class _Line:
         return match.group(match.re.groups)
 
     def balanced(self) -> str:
-        """The text from here, an opening bracket, to the one that closes it; strings are skipped."""
+        """Return the text from here, an opening bracket, to the closing one. Strings are skipped."""
         start, depth, k = self.at, 0, self.at
         while k < len(self.text):
             c = self.text[k]
@@ -348,7 +350,7 @@ class _Parser:
             line.fail(f"bad expression {text.strip()!r} ({error})")
 
     def evaluate(self, node: ast.expr) -> Any:
-        """The value of an expression of constants, names, tuples and calls of the attribute classes."""
+        """Evaluate an expression of constants, names, tuples and calls of the attribute classes."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -370,7 +372,7 @@ class _Parser:
         raise ValueError(f"{ast.unparse(node)} is not allowed")
 
     def construct(self, line: _Line) -> Any:
-        """A call of an attribute class at the cursor."""
+        """Evaluate a call of an attribute class at the cursor."""
         name = line.match(_NAME, "a class")
         if not line.text.startswith("(", line.at):
             line.fail("expected arguments")
@@ -436,7 +438,7 @@ class _Parser:
         return Kernel(name, tuple(arguments), body, tuple(returns), loc, tuple(functions))
 
     def function(self, line: _Line) -> Function:
-        """What follows the word `function`."""
+        """Parse a function after the word `function`."""
         name = line.string()
         line.expect("{")
         body, closing = self.region(self.params(line))
@@ -469,7 +471,7 @@ class _Parser:
             line.fail(f"{word} is not arg, ref or return")
 
     def region(self, params: tuple[Op, ...]) -> tuple[Region, _Line]:
-        """Operations up to the closing brace; also the line of that brace, with the cursor after it."""
+        """Parse operations up to the closing brace. Return the region, and the line of that brace with the cursor after it."""
         body: list[Op] = []
         while True:
             line = self.line()
@@ -480,7 +482,7 @@ class _Parser:
             body.append(self.operation(line))
 
     def params(self, line: _Line) -> tuple[Op, ...]:
-        """What follows an opening brace."""
+        """Parse the parameters after an opening brace."""
         params: list[Op] = []
         if line.take("("):
             while not line.take(")"):
@@ -519,7 +521,7 @@ class _Parser:
             outside = len(self.values)
             region, closing = self.region(self.params(closing))
             regions.append(region)
-            while len(self.values) > outside:  # names end with their region
+            while len(self.values) > outside:  # Names end with their region.
                 self.values.popitem()
         self.finish(closing)
         if code is ops.const and isinstance(result, DType):
@@ -542,7 +544,7 @@ class _Parser:
         return tuple(args)
 
     def constant(self, line: _Line, value: object, t: DType) -> Any:
-        """A literal, rounded to its type: ``const[0.1] : f32`` is the nearest f32."""
+        """Return a literal, rounded to its type: ``const[0.1] : f32`` is the nearest f32."""
         wanted = (int, float) if t.is_float else bool if t is dtypes.u1 else int
         if not isinstance(value, wanted) or (isinstance(value, bool) and t is not dtypes.u1):
             line.fail(f"{value!r} is no constant of type {t.name}")
@@ -550,5 +552,5 @@ class _Parser:
 
 
 def parse(text: str) -> Kernel:
-    """The kernel that ``text`` describes; raises `IRSyntaxError` with the line number. What it means is checked by `spec.verify`."""
+    """Return the kernel that ``text`` describes. Raise `IRSyntaxError` with the line number. `spec.verify` checks the rules."""
     return _Parser(text).kernel()

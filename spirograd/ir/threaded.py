@@ -1,4 +1,4 @@
-"""State that changes as a kernel runs, threaded through its branches and loops as results and loop-carried values."""
+"""State that changes as a kernel runs, passed through its branches and loops as results and loop-carried values."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ LOOPS = frozenset((ops.for_, ops.while_))
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """``values``: what it holds now; ``sites``: the operations of the old kernel that change it."""
+    """A variable of a rewriter. ``values``: its current values; ``sites``: the operations of the old kernel that change it."""
 
     values: list[Op] = field(default_factory=list)
     sites: set[Op] = field(default_factory=set)
 
 
 class Threaded(Rewriter):
-    """A rewriter whose handlers may change the values of ``cells``: loops carry them, and branches yield them, where a site is inside.
+    """A rewriter whose handlers may change the values of ``cells``: loops carry the cells, and branches yield them, if a site is inside.
 
-    The condition of a `while` yields its verdict alone: what happens there to a cell is lost.
+    The condition of a `while` yields its verdict alone: changes of a cell there are lost.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.cells: list[Cell] = []
-        self.yields: list[Sequence[Cell]] = []  # per open region: the cells that it yields
+        self.yields: list[Sequence[Cell]] = []  # for each open region, the cells that it yields
         self.handlers = {ops.if_: self.threaded, ops.for_: self.threaded, ops.while_: self.threaded}
 
     def settle(self, cells: Sequence[Cell]) -> None:
-        """Called before the values of ``cells`` are passed on: a place to emit what is put off."""
+        """Emit deferred operations before the values of ``cells`` are passed on. Subclasses override this."""
 
     def entered(self, op: Op, number: int, cells: Sequence[Cell]) -> None:
-        """Called where region ``number`` of ``op`` begins, and with the number -1 after ``op``."""
+        """Handle the beginning of region ``number`` of ``op``; the number is -1 after ``op``. Subclasses override this."""
 
     def region(self, region: Region) -> Region:
         return self._region(region, (), ())
@@ -55,7 +55,7 @@ class Threaded(Rewriter):
         return (*self.args(op), *[v for cell in self.yields[-1] for v in cell.values])
 
     def threaded(self, op: Op) -> Op:
-        """A control operation that passes on the cells that it changes."""
+        """Rewrite a control operation, which passes on the cells that it changes."""
         inside = {x for region in op.regions for x in region.walk()} if self.cells else set()
         changed = [cell for cell in self.cells if not inside.isdisjoint(cell.sites)]
         if not changed:

@@ -1,4 +1,4 @@
-"""Functions of a kernel on lanes: those that are arithmetic only, as expansions of elementary functions are."""
+"""Functions of a kernel on lanes: arithmetic only, such as expansions of elementary functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LANE_TYPES = frozenset((f32, f64, i32, u32, i64, u64))
 
 
 def has_vector_forms(function: Function) -> bool:
-    """Return whether a function is what expansions of elementary functions are: arithmetic on 32 or 64 bits with one result."""
+    """Return whether a function has the form of expansions of elementary functions: arithmetic on 32 or 64 bits with one result."""
     ends = [*[p.type for p in function.body.params], *[v.type for v in function.body.results]]
     if not function.body.params or isinstance(function.result, tuple) or not _LANE_TYPES.issuperset(ends):
         return False

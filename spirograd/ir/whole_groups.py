@@ -1,4 +1,4 @@
-"""Whether the iterations of a loop fill groups of threads, so that none of them lacks threads."""
+"""The test whether the iterations of a loop fill groups of threads, so that no group lacks threads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from spirograd.ir.nodes import Op
 
 
 def are_whole(begin: Op, end: Op, size: int) -> bool:
-    """Whether the number of iterations from ``begin`` to ``end`` is known to be a multiple of ``size``: both are constants, or the loop
-    runs from 0 to the product of a number and a constant. A product that wraps is a multiple where ``size`` is a power of two."""
+    """Return whether the number of iterations from ``begin`` to ``end`` is known to be a multiple of ``size``: both are constants, or the
+    loop runs from 0 to the product of a number and a constant. A product that wraps is a multiple if ``size`` is a power of two."""
     if begin.code is not ops.const:
         return False
     if end.code is ops.const:
@@ -22,4 +22,4 @@ def are_whole(begin: Op, end: Op, size: int) -> bool:
         return False
     assert isinstance(end.type, DType)
     bits: int = end.args[1].attr
-    return 0 <= bits < end.type.bits and (1 << bits) % size == 0  # others shift by what devices make of them
+    return 0 <= bits < end.type.bits and (1 << bits) % size == 0  # Devices differ in shifts beyond the width.

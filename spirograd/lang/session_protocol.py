@@ -11,7 +11,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.device import CallsNatively, Device, SharesMemory
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
-from spirograd.base.protocols import Allocation, CellPool, Memory, OwnWrites, Place, StreamOrder, Transfers, WorkRecording
+from spirograd.base.protocols import Allocation, CellPool, HostTransfers, MemoryAllocator, OwnWrites, Place, StreamOrder, WorkRecording
 from spirograd.ir import nodes
 from spirograd.lang.language_options import LanguageOptions
 
@@ -84,7 +84,7 @@ class Session(CompileTarget, Protocol):
         """The device."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryAllocator:
         """What allocates its memory."""
 
     @property
@@ -108,7 +108,7 @@ class Session(CompileTarget, Protocol):
     def bind(self, array: object) -> Place:
         """Return the place of an ndarray."""
 
-    def transfers(self, gradients: bool = False) -> Transfers:
+    def transfers(self, gradients: bool = False) -> HostTransfers:
         """Return what passes arrays of other libraries to one launch."""
 
     def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: Allocation | None = None) -> Place:

@@ -62,6 +62,8 @@ def emit_modules(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: C
 
 def _groups(kernel: Kernel) -> list[Sequence[int]]:
     """Numbers of tasks by module: of about the same size, each of which is worth a thread."""
+    if len(kernel.body.ops) == 2:
+        return [[0]]
     sizes = [sum([1 for region in op.regions for _ in region.walk()]) for op in kernel.body.ops[:-1]]
     count = max(min(sum(sizes) // _MODULE, _MODULES, len(sizes)), 1)
     groups: list[list[int]] = [[] for _ in range(count)]
@@ -150,7 +152,7 @@ def _loads_parts(body: Region) -> bool:
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
     known = {(slot.offset, slot.kind) for slot in block.slots}
     used = [ref.slot for _, ref in kernel.accesses if isinstance(ref, BufferRef)]
-    for slot in (*used, *[op.attr for op in kernel.walk() if op.code is ops.slot]):
+    for slot in (*used, *[op.attr for op in kernel.having((ops.slot,))]):
         if (slot.offset, slot.kind) not in known:
             raise ValueError(f"{kernel.name}: {slot} is not in the argument block")
 

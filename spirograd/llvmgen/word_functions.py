@@ -20,19 +20,19 @@ from typing import Protocol, TypeVar
 N = TypeVar("N", int, float)
 
 
-class Memory(dict[int, N]):
+class TypedMemory(dict[int, N]):
     """Memory as numbers of an LLVM ``type``, by address. ``extension``: the instruction that makes words of them."""
 
     def __init__(self, type: str, extension: str = "sext") -> None:
         self.type, self.extension = type, extension
 
 
-i64: Memory[int] = Memory("i64")
-i32: Memory[int] = Memory("i32")
-u32: Memory[int] = Memory("i32", "zext")
-u16: Memory[int] = Memory("i16", "zext")
-f64: Memory[float] = Memory("double")
-f32: Memory[float] = Memory("float")
+i64: TypedMemory[int] = TypedMemory("i64")
+i32: TypedMemory[int] = TypedMemory("i32")
+u32: TypedMemory[int] = TypedMemory("i32", "zext")
+u16: TypedMemory[int] = TypedMemory("i16", "zext")
+f64: TypedMemory[float] = TypedMemory("double")
+f32: TypedMemory[float] = TypedMemory("float")
 
 
 class WordFunction(Protocol):
@@ -278,9 +278,9 @@ class _Translator:
         kind, value = self._value(e)
         return value if kind == "i1" else self._named(f"icmp ne {kind} {value}, 0")
 
-    def _place(self, e: ast.Subscript) -> tuple[Memory[int] | Memory[float], str]:
+    def _place(self, e: ast.Subscript) -> tuple[TypedMemory[int] | TypedMemory[float], str]:
         memory = self._names[_text(e.value)]
-        assert isinstance(memory, Memory)
+        assert isinstance(memory, TypedMemory)
         return memory, self._as("ptr", self._value(e.slice))
 
     # --- types and text ----------------------------------------------------------------------------------------------------

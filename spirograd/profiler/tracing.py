@@ -15,7 +15,7 @@ from spirograd.runtime.profiling import Sink
 from spirograd.session import running
 
 
-class Recording(Sink):
+class TraceSink(Sink):
     """A recording. ``begin``: its start time; ``spans``: the spans of the host."""
 
     def __init__(self) -> None:
@@ -25,10 +25,10 @@ class Recording(Sink):
 
 
 @contextmanager
-def recorded() -> Iterator[Recording]:
+def recorded() -> Iterator[TraceSink]:
     """Record during the block: the running session, and sessions that begin in it. Raises SpirogradUnsupportedError if a device cannot time
     tasks."""
-    recording = Recording()
+    recording = TraceSink()
     if context.has_session():
         profile = running().profile()
         profile.collect()  # work from before the block

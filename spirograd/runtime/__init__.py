@@ -1,1 +1,1 @@
-"""Running compiled kernels: devices, memory, launches. Knows no IR."""
+"""Devices, memory and launches of compiled kernels. Nothing here depends on the IR."""

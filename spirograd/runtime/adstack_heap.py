@@ -1,12 +1,9 @@
-"""The memory of adstacks: one heap for all launches, whose layout each launch computes anew (`HeapPlan`).
+"""The memory of adstacks: one heap for all launches. Each launch computes the layout of its part (`HeapPlan`).
 
-Where the thread slots of a launch lie is in `base.adstack_layout`; how many there are is decided here.
-
-On the CPU the thread slots of a thread lie one after the other, or side by side if it runs several iterations in lockstep. How many that
-are, and how many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the thread slots of a task as it likes. The
-thread slot of serial tasks comes last.
-
-Where only the device knows the sizes, it lays out the thread slots itself: see transforms/tasks/place_adstacks.py.
+This module decides how many thread slots a launch has; `base.adstack_layout` says where they lie. On the CPU, the thread slots of a thread
+lie one after the other, or side by side if the thread runs several iterations in lockstep. The pool decides how many thread slots and
+threads a task uses (see `llvmgen.pool`). The thread slot of serial tasks comes last. Where only the device knows the sizes, it lays out the
+thread slots itself: see transforms/tasks/place_adstacks.py.
 """
 
 from __future__ import annotations
@@ -27,36 +24,39 @@ from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
 
-# Thread slots of a task at most. More hide latencies better, up to the invocations that a large GPU holds at a time, as long as the
-# adstacks fit its caches: an eighth less time on an H200 with four times as many.
+# The most thread slots of a task. More thread slots hide latencies better, up to the number of invocations that a large GPU holds at a
+# time, as long as the adstacks fit its caches: four times as many took an eighth less time on an H200.
 _SLOTS = 65536
 _MAX_SLOTS = 1 << 18
 _CACHED_BYTES = 1 << 25
 _MAX_ENTRY_BYTES = 8
-# Thread slots where the driver is a CPU: fewer, for its caches, unless an invocation would pass the driver's limit of loop iterations.
+# Thread slots where the driver is a CPU: fewer, to fit its caches, unless an invocation would exceed the driver's limit of loop iterations.
 _CPU_SLOTS = 4096
-# The same if the host does not know the trip counts.
+# The same limit if the host does not know the trip counts.
 _CPU_MAX_SLOTS = 1 << 18
-# If memory is short, the thread slots of a task are halved, down to this number (and to whole workgroups); then the launch is refused.
+# If memory is short, the thread slots of a task are halved down to this number (in whole workgroups); then the launch raises an error.
 _MIN_SLOTS = 64
-# A launch has ample memory with more than this part of the thread slots that it prefers.
+# A launch has ample memory if it gets more than this fraction of the thread slots that it prefers.
 _AMPLE = 64
-# Words of the heap at most: sums of two numbers of words must be indices of 31 bits.
+# The most words of the heap: the sum of two numbers of words must be an index of 31 bits.
 _MAX_WORDS = 2**30 - 4096
-# The preferred heap, in thread slots, of launches whose sizes the host learns later: bounds may grow by this factor at once.
+# The preferred heap of launches whose sizes the host learns later, in thread slots: bounds may grow by this factor between launches.
 _HEADROOM = 16
 _MIN_HEAP = 1 << 20  # bytes
-# The preferred heap of such launches, in bytes: after bounds have grown by far, the next launch still has thread slots enough to be fast.
+# The preferred heap of such launches, in bytes. After bounds have grown a lot, the next launch still has enough thread slots to be fast.
 _PREFERRED_HEAP = 1 << 26
-# A size that the host does not know.
+# Stands for a size that the host does not know.
 UNKNOWN = -1
-# The preferred heap at most where it is memory of the host, in bytes.
+# The largest preferred heap in memory of the host, in bytes.
 _CPU_PREFERRED_LIMIT = 1 << 28
 
 
 class AdstacksTooLarge(OutOfDeviceMemory):
-    """The adstacks of a launch do not fit the heap. ``message``: kernel and bytes; ``adstack``: the name of the one that takes most;
-    ``share``: how much of the memory for all thread slots there is, from 0 to 1."""
+    """The error that the adstacks of a launch do not fit the heap.
+
+    ``message`` names the kernel and the bytes; ``adstack`` names the largest adstack; ``share`` is the available fraction of the memory for
+    all thread slots, from 0 to 1.
+    """
 
     def __init__(self, message: str, adstack: str, share: float) -> None:
         super().__init__(message)
@@ -67,8 +67,11 @@ class AdstacksTooLarge(OutOfDeviceMemory):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task (None: all serial ones) has of the heap for its adstacks behind the guard with size ``guard``, or for those that all its
-    invocations use. Lengths are words of 32 bits."""
+    """The part of the heap for adstacks of one task (None: all serial tasks).
+
+    ``guard`` is the size of the guard that the adstacks lie behind, None for adstacks that all invocations use. Lengths are words of 32
+    bits.
+    """
 
     task: str | None
     slots: int
@@ -79,21 +82,21 @@ class Share:
 
     @property
     def nbytes(self) -> int:
-        """Of all its thread slots."""
+        """The bytes of all thread slots."""
         return self.slab_bytes(self.floats + self.integers)
 
     def slab_bytes(self, words: int) -> int:
-        """Of so many words in each of its thread slots."""
+        """Return the bytes of a slab with ``words`` words per thread slot."""
         return 4 * self.pitch * words
 
 
 @dataclass(frozen=True, slots=True)
 class AdstackSizes:
-    """How large the adstacks of a launch must be. ``entries``: their capacities, by number of the size.
+    """The sizes of adstacks of a launch. ``entries``: their capacities, by number of the size.
 
-    Where the kernel places its adstacks itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether those may
-    be others than at the last launch; ``certain``: whether ``entries`` are those. ``ample``: rather raise AdstacksTooLarge than have only a
-    small part of the thread slots.
+    Where the kernel places its adstacks itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether the sizes
+    may differ from those of the last launch. ``certain``: whether ``entries`` are exact. ``ample``: whether to raise AdstacksTooLarge if
+    only a small part of the thread slots is available.
     """
 
     entries: tuple[int, ...] = ()
@@ -104,7 +107,7 @@ class AdstackSizes:
 
 @dataclass(frozen=True, slots=True)
 class HeapPlan:
-    """How a launch uses the heap: ``words`` for the argument block, ``counts`` the invocations of each task."""
+    """The layout of the heap for one launch. ``words`` go to the argument block; ``counts`` are the invocations of each task."""
 
     words: AdstackWords
     counts: tuple[int | None, ...]
@@ -113,11 +116,11 @@ class HeapPlan:
 
 
 class AdstackHeap:
-    """Grows to what the largest launch needs. Launches that share it must run one after the other, as they do on one queue.
+    """The heap of adstacks, which grows to the size that the largest launch needs.
 
-    ``budget``: the user's limit in bytes; ``byte_limit``: that, and what the device and indices of 31 bits allow. ``sized`` counts launches
-    by how they found their sizes. ``epoch`` changes when a launch has failed because its sizes were outdated: sizes found before then are
-    not used again.
+    Launches that share the heap must run one after the other, as they do on one queue. ``budget``: the user's limit in bytes.
+    ``byte_limit``: the limit that follows from the budget, the device and indices of 31 bits. ``sized`` counts launches by how they found
+    their sizes. ``epoch`` changes when a launch has failed because its sizes were outdated; sizes from before are not used again.
     """
 
     def __init__(self, device: Device, memory: Memory, budget: int | None = None) -> None:
@@ -149,16 +152,16 @@ class AdstackHeap:
 
     @property
     def backing(self) -> tuple[Allocation, ...]:
-        """What owns its memory."""
+        """The owner of the heap's memory, None if there is no heap."""
         return () if self._heap is None else (self._heap,)
 
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
     def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
-        """Lay out the adstacks of a launch, and allocate the heap for them. ``counts``: iterations of each task, None where only the device
-        knows.
+        """Lay out the adstacks of a launch, and allocate the heap for them.
 
-        Raises AdstacksTooLarge if not even few thread slots fit.
+        ``counts``: iterations of each task, None where only the device knows the number. Raises AdstacksTooLarge if even few thread slots
+        do not fit.
         """
         plan = self._allocate_for(lambda byte_limit: self.plan(kernel, counts, sizes.entries, byte_limit=byte_limit, ample=sizes.ample))
         self.report(kernel, plan, None)
@@ -173,9 +176,11 @@ class AdstackHeap:
         byte_limit: int | None = None,
         ample: bool = False,
     ) -> HeapPlan:
-        """As `reserve`, without touching the heap. ``capacities``: entries of adstacks, by number; ``slot_limit``: thread slots of a task
-        at most, 0 for the preferred number; ``byte_limit``: bytes at most, None for the limit of the heap; ``ample``: see
-        `AdstackSizes`."""
+        """Lay out the adstacks of a launch like `reserve`, without touching the heap.
+
+        ``capacities``: entries of adstacks, by number of the size. ``slot_limit``: the most thread slots of a task, 0 for the preferred
+        number. ``byte_limit``: the most bytes, None for the limit of the heap. ``ample``: see `AdstackSizes`.
+        """
         byte_limit = self.byte_limit if byte_limit is None else byte_limit
         entries = _entries(capacities)
         most, fewest = 0, 1 if kernel.target.slots_by_thread else _MIN_SLOTS
@@ -208,7 +213,7 @@ class AdstackHeap:
         return HeapPlan(words, tuple(limited), shares, nbytes)
 
     def _place_by_thread(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], slot_limit: int) -> HeapPlan:
-        """As `_place`, for the CPU: where adstacks begin in a thread slot, how long thread slots are, and how many."""
+        """Return where adstacks begin in a thread slot of the CPU, how long thread slots are, and how many there are."""
         bases, pitches, slots = [0] * len(kernel.adstacks), [0] * len(kernel.adstacks), [1] * len(kernel.tasks)
         layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
         shares, end = [], 0
@@ -231,7 +236,7 @@ class AdstackHeap:
         return HeapPlan(words, tuple(counts), tuple(shares), 4 * end)
 
     def _slots(self, task: TaskInfo, count: int | None, entries: Sequence[int], slot_limit: int) -> tuple[int, int | None]:
-        """How many thread slots a task needs, and how many invocations to launch at most."""
+        """Return how many thread slots a task needs, and how many invocations to launch at most."""
         slots = slot_limit or self._preferred_slots(count, entries)
         invocations = slots if count is None else min(count, slots)
         return _slots_of(invocations, count, task), invocations
@@ -249,7 +254,7 @@ class AdstackHeap:
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
     def reserve_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
-        """Allocate the heap for a launch that lays out its adstacks itself.
+        """Return allocate the heap for a launch that lays out its adstacks itself.
 
         Raises AdstacksTooLarge if the device has too little memory for the least number of thread slots of such capacities.
         """
@@ -269,7 +274,7 @@ class AdstackHeap:
         return HeapPlan(words, invocations, plan.shares, plan.nbytes)
 
     def plan_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
-        """How a launch with these capacities would lay out its adstacks after `reserve_on_device`, without touching the heap."""
+        """Return the layout that a launch with these capacities would have after `reserve_on_device`, without touching the heap."""
         capacities = sizes.entries
         invocations, slot_limit = self._invocations(kernel, counts, sizes)
         plan = self.plan(kernel, invocations, capacities, slot_limit, ample=sizes.ample)
@@ -278,13 +283,13 @@ class AdstackHeap:
         return self.resolve(kernel, HeapPlan(words, invocations, (), 0), capacities)
 
     def resolve(self, kernel: CompiledKernel, reserved: HeapPlan, capacities: Sequence[int]) -> HeapPlan:
-        """The layout that the device computed in the heap of ``reserved``, once the host knows the capacities."""
+        """Return the layout that the device computed in the heap of ``reserved``, once the host knows the capacities."""
         (heap_words,) = reserved.words.heap_words
         words, shares, nbytes = _lay_out(kernel, reserved.words.slots, _entries(capacities), heap_words)
         return HeapPlan(words, reserved.counts, shares, nbytes)
 
     def _invocations(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> tuple[tuple[int | None, ...], int]:
-        """How many invocations of each task to launch at most, and how many thread slots a task may have."""
+        """Return how many invocations of each task to launch at most, and how many thread slots a task may have."""
         slot_limit = _CPU_MAX_SLOTS if self.device.caps.loop_limit else _SLOTS
         invocations = list(counts)
         for k, task in enumerate(kernel.tasks):
@@ -296,11 +301,11 @@ class AdstackHeap:
         return tuple(invocations), slot_limit
 
     def has_headroom(self, plan: HeapPlan | None) -> bool:
-        """Whether thread slots still fit the heap if bounds grow well beyond those of ``plan``, an earlier launch."""
+        """Return whether thread slots still fit the heap if bounds grow well beyond those of ``plan``, an earlier launch."""
         return plan is not None and self.nbytes >= _HEADROOM * self._slot_bytes(plan)
 
     def _preferred(self, plan: HeapPlan) -> int:
-        """The preferred heap for launches like ``plan``, in bytes."""
+        """Return the preferred heap for launches like ``plan``, in bytes."""
         limit = min(self.byte_limit // 2, _CPU_PREFERRED_LIMIT if self.device.caps.loop_limit else self.byte_limit)
         return min(max(_HEADROOM * self._slot_bytes(plan), _PREFERRED_HEAP), limit)
 
@@ -308,7 +313,8 @@ class AdstackHeap:
         return min(_PREFERRED_HEAP, self.byte_limit // 2)
 
     def _slot_bytes(self, plan: HeapPlan) -> int:
-        """Of one thread slot of each share; of as many as there are where the driver limits the iterations of an invocation."""
+        """Return the bytes of one thread slot of each share, or of all thread slots where the driver limits the iterations of an
+        invocation."""
         if self.device.caps.loop_limit:
             return plan.nbytes
         return sum([4 * (share.floats + share.integers) for share in plan.shares])
@@ -316,8 +322,11 @@ class AdstackHeap:
     # --- the heap ----------------------------------------------------------------------------------------------------------
 
     def _allocate_for(self, make: Callable[[int], HeapPlan], preferred: Callable[[HeapPlan], int] | None = None) -> HeapPlan:
-        """A plan whose heap is allocated. ``make`` makes one that takes no more bytes than its argument; ``preferred``: the preferred heap
-        for a plan, in bytes. Where fields and arrays have left less memory than the heap may have, the plan has fewer thread slots."""
+        """Return a plan whose heap is allocated.
+
+        ``make`` returns a plan with at most a number of bytes; ``preferred`` returns the preferred heap for a plan, in bytes. If fields and
+        arrays have left too little memory, the plan has fewer thread slots.
+        """
         available = self.byte_limit
         while True:
             plan = make(available)
@@ -329,7 +338,7 @@ class AdstackHeap:
                 return plan
 
     def _grow(self, nbytes: int, preferred: int) -> None:
-        """Allocate ``nbytes`` at least, and ``preferred`` bytes unless there was no memory for as many before."""
+        """Return allocate at least ``nbytes``, and ``preferred`` bytes unless an earlier attempt to allocate as many failed."""
         wanted, before = self._size_for(nbytes, preferred), self.nbytes
         if wanted == before:
             return
@@ -345,7 +354,7 @@ class AdstackHeap:
         self._heap = self.memory.allocate(nbytes, zeroed=False)
 
     def _size_for(self, nbytes: int, preferred: int) -> int:
-        """How large the heap becomes if ``nbytes`` are needed."""
+        """Return the size of the heap after it has grown to hold ``nbytes``."""
         needed = self._needed(nbytes, preferred)
         if 0 < needed <= self.nbytes:
             return self.nbytes
@@ -357,13 +366,16 @@ class AdstackHeap:
     # --- reports (SG_DEBUG_ADSTACK) -------------------------------------------------------------------------------------------------
 
     def report(self, kernel: CompiledKernel, plan: HeapPlan, sizes: Readback | None) -> None:
-        """Print how a launch uses the heap, if reports are on; with ``sizes``, when these have arrived: ``plan`` is what was reserved."""
+        """Print how a launch uses the heap, if reports are on.
+
+        With ``sizes``, print once these have arrived; ``plan`` is the reserved layout.
+        """
         if self.reports:
             self._pending_reports.append((kernel, plan, sizes))
             self.print_reports()
 
     def print_reports(self) -> None:
-        """Print the reports of earlier launches, in their order, up to the first whose sizes have not arrived."""
+        """Print the reports of earlier launches in order, up to the first launch whose sizes have not arrived."""
         while self._pending_reports:
             kernel, plan, sizes = self._pending_reports[0]
             raw = None if sizes is None else sizes.take()
@@ -375,7 +387,7 @@ class AdstackHeap:
             self._print(kernel, plan, "host" if sizes is None else "device")
 
     def _print(self, kernel: CompiledKernel, plan: HeapPlan, source: str) -> None:
-        """One line for each slab of each task."""
+        """Print one line for each slab of each task."""
         for share in plan.shares:
             for kind, stride in (("F", share.floats), ("I", share.integers)):
                 if stride:
@@ -400,12 +412,12 @@ def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], b
 
 
 def _entries(capacities: Sequence[int]) -> list[int]:
-    # What counts more than 2^31 iterations that claim thread slots has wrapped.
+    # A counter of more than 2^31 iterations that claim thread slots has wrapped.
     return [max(n & 0xFFFFFFFF, 1) for n in capacities]
 
 
 def _adstacks_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, list[tuple[int, AdstackInfo]]]]:
-    """The adstacks of serial tasks, then those of each other task; tasks and adstacks with their numbers."""
+    """Return the adstacks of serial tasks, then those of each other task; tasks and adstacks come with their numbers."""
     numbered = list(enumerate(kernel.adstacks))
     serial = [item for item in numbered if item[1].task is None]
     return [(-1, None, serial), *[(k, t, [item for item in numbered if item[1].task == t.name]) for k, t in enumerate(kernel.tasks)]]
@@ -414,8 +426,11 @@ def _adstacks_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | Non
 def _lay_out(
     kernel: CompiledKernel, invocations: Sequence[int], entries: Sequence[int], heap_words: int | None
 ) -> tuple[AdstackWords, tuple[Share, ...], int]:
-    """Thread slots for ``invocations`` of each task: the words of a launch that the host places, the shares, the bytes in all. In
-    ``heap_words`` words they are divided as the task of `transforms.tasks.place_adstacks` does; None: they take as much as they need."""
+    """Return the words of a launch that the host lays out, the shares, and the bytes in all.
+
+    ``invocations``: of each task. With ``heap_words``, thread slots are divided as the task of `transforms.tasks.place_adstacks` divides
+    them; with None, they take as much as they need.
+    """
     layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
     bases, pitches, limits = [0] * len(kernel.adstacks), [0] * len(kernel.adstacks), list(invocations)
     shares, first, end = [], 0, 0
@@ -455,8 +470,10 @@ def _share(group: Group[int], slots: int, pitch: int) -> Share:
 
 
 def _slots_of(invocations: int, count: int | None, task: TaskInfo) -> int:
-    """The thread slots of so many invocations: workgroups are whole, but invocations without any of the ``count`` iterations need no
-    thread slot."""
+    """Return the number of thread slots for ``invocations``.
+
+    Workgroups are whole, but invocations without any of the ``count`` iterations need no thread slot.
+    """
     slots = _whole_groups(invocations, task)
     return slots if count is None else min(slots, max(count, 1))
 

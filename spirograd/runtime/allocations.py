@@ -29,13 +29,13 @@ from spirograd.runtime.generations import write
 
 _numbers = itertools.count(1)
 
-_handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # what else than launches and allocations may write to
+_handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # Writers of memory other than launches and allocations.
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 _READS = "the host reads memory (an element, `to_numpy`, a value that a kernel returns), which a launch of the graph would not do again"
 
 
 class _Delivery:
-    """An `Arrival` of a device that has only readbacks."""
+    """An `Arrival` on a device that offers only readbacks."""
 
     def __init__(self, readback: Readback, out: memoryview) -> None:
         self._readback: Readback | None = readback
@@ -55,16 +55,14 @@ class _Delivery:
 
 
 class Allocation:
-    """A range of device memory that lives as long as this object (or until `free`).
+    """A range of device memory that lives as long as this object, or until `free`.
 
-    ``address`` is what kernels use, ``nbytes`` what was asked for. Offsets and lengths are bytes. ``number`` belongs to this object alone,
-    for ever: an address or an `id` may come again.
+    ``address`` is the address for kernels, ``nbytes`` the requested size. Offsets and lengths are bytes. ``number`` is never used again,
+    unlike an address or an `id`. Fields that share an allocation are its parts, named by `artifact.part_name`.
 
-    Fields that share an allocation are its parts, named by `artifact.part_name`. ``generations``: part -> the tick of its last write, under
-    "" that of the last write which may have been anywhere. What is cached about the contents of a part is fresh while both are the same,
-    unless something else than this object and launches may write to it, unseen: ``shared`` names such parts, "" stands for all of them.
-
-    ``pool``: the `pools.Pool` that it belongs to, if any.
+    ``generations`` maps a part to the tick of its last write, and "" to the tick of the last write whose place is unknown. Cached facts
+    about a part are fresh while both ticks stay the same, unless the part is ``shared``: code outside of spirograd may write to it (""
+    stands for all parts). ``pool``: the `pools.Pool` that the allocation belongs to, or None.
     """
 
     __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generations", "keep", "nbytes", "number", "pool", "shared")
@@ -91,11 +89,12 @@ class Allocation:
         return max(tuple(self.generations.values()))
 
     def bump(self, part: str = "") -> None:
-        """Note that the contents of a part, or anything, (may) have changed."""
+        """Note that a part, or an unknown place, has or may have changed."""
         write(self.generations, part)
 
     def share(self, part: str = "") -> None:
-        """Mark that from now on a part, or anything, may change without a `bump`: a pointer to the memory was handed out."""
+        """Mark that a part, or an unknown place, may change without a `bump` from now on, because a pointer to the memory was handed
+        out."""
         if part not in self.shared:
             for watcher in tuple(_watchers):
                 watcher.handed_out(self, part)
@@ -105,8 +104,7 @@ class Allocation:
                 _handed_out.add(self)
 
     def lend(self, borrower: object) -> None:
-        """Keep the memory, as the host addresses it, as long as ``borrower`` lives, which can be longer than the device: see
-        `LendsMemory`."""
+        """Keep the memory addressable by the host as long as ``borrower`` lives, which can be longer than the device: see `LendsMemory`."""
         if isinstance(self.device, LendsMemory):
             self.device.lend(self.buffer, borrower)
 
@@ -125,8 +123,10 @@ class Allocation:
         out.cast("B")[:] = view[offset : offset + count]
 
     def host_bytes(self) -> memoryview | None:
-        """Wait for earlier launches, and give the bytes themselves, for the host to read and write at once; then call `wrote`. None where
-        the host cannot address them, and where streams or a graph have to know what it does."""
+        """Wait for earlier launches, and return the bytes for the host to read and write in place; then call `wrote`.
+
+        Return None where the host cannot address them, and where streams or a graph have to know of the access.
+        """
         if self.freed or stream_order.active is not None or graph_recording.active() is not None:
             return None
         view = self.device.host_view(self.buffer)
@@ -135,7 +135,7 @@ class Allocation:
         return view
 
     def unpack(self, form: Struct, offset: int) -> tuple[Any, ...]:
-        """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
+        """Wait for earlier launches and return the numbers that lie in ``form`` from ``offset`` on."""
         self._check(offset, form.size, "read")
         graph_recording.refuse(_READS)
         self._wait_for_streams()
@@ -149,19 +149,21 @@ class Allocation:
 
     @property
     def readback_limit(self) -> int:
-        """Bytes of one `read_into_async` at most."""
+        """The most bytes of one `read_into_async`."""
         return ARRIVAL_LIMIT if isinstance(self.device, ReadsIntoMemory) else READBACK_LIMIT
 
     def read_async(self, offset: int, nbytes: int) -> Readback:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
+        """Begin a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
         self._check(offset, nbytes, "read")
         graph_recording.refuse(_READS)
         self._wait_for_streams()
         return self.device.read_async(self.buffer, offset, nbytes)
 
     def read_into_async(self, offset: int, out: memoryview) -> Arrival:
-        """Ask for a copy of the bytes from ``offset`` on, as they are after earlier launches, into ``out``. Until they are there,
-        nothing may write to the memory that is read: see `ReadsIntoMemory`."""
+        """Begin a copy of the bytes from ``offset`` on, as they are after earlier launches, into ``out``.
+
+        Until they have arrived, nothing may write to the memory that is read: see `ReadsIntoMemory`.
+        """
         device = self.device
         if not isinstance(device, ReadsIntoMemory):
             return _Delivery(self.read_async(offset, out.nbytes), out)
@@ -171,7 +173,10 @@ class Allocation:
         return device.read_into_async(self.buffer, offset, out)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
-        """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
+        """Write ``data`` (contiguous) at ``offset``, in order with launches; the buffer of ``data`` may be reused on return.
+
+        ``part``: the part that contains all changes.
+        """
         if self._check(offset, data.nbytes, "write"):
             order = stream_order.active
             if order is None:
@@ -183,7 +188,10 @@ class Allocation:
         self._wrote(part)
 
     def fill(self, offset: int, nbytes: int, word: int, part: str = "") -> None:
-        """Fill with a 32-bit pattern, in order with launches; ``offset`` and ``nbytes`` are multiples of 4. ``part``: all that changes."""
+        """Fill memory with a 32-bit pattern, in order with launches.
+
+        ``offset`` and ``nbytes`` are multiples of 4. ``part``: the part that contains all changes.
+        """
         if offset % 4 or nbytes % 4:
             raise ValueError(f"fill works on whole 32-bit words, not on {nbytes} bytes from {offset}")
         # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
@@ -198,7 +206,10 @@ class Allocation:
         self._wrote(part)
 
     def copy_from(self, source: Allocation, nbytes: int, offset: int = 0, source_offset: int = 0, part: str = "") -> None:
-        """Copy ``nbytes`` from another allocation of the same device, in order with launches. ``part``: all that changes."""
+        """Copy ``nbytes`` from another allocation of the same device, in order with launches.
+
+        ``part``: the part that contains all changes.
+        """
         source._check(source_offset, nbytes, "copy")
         if self._check(offset, nbytes, "copy"):
             order = stream_order.active
@@ -212,7 +223,7 @@ class Allocation:
         self._wrote(part)
 
     def wrote(self, part: str) -> None:
-        """Note that a launch has written to ``part``, as each launch of a graph that is being recorded will."""
+        """Note that a launch has written to ``part``. A graph that is being recorded notes it for each of its launches."""
         self._wrote(part)
         if (recorder := graph_recording.active()) is not None:
             recorder.keep(self)
@@ -224,18 +235,18 @@ class Allocation:
             recorder.wrote(self.generations, part)
 
     def _wait_for_streams(self) -> None:
-        """The host is about to read: have the device's own stream wait for those that write here."""
+        """Have the device's own stream wait for the streams that write here, because the host is about to read."""
         if stream_order.active is not None:
             stream_order.active.run(lambda: None, [(self, "")], (), by_host=True)
 
     def duplicate(self, offset: int, nbytes: int) -> Allocation:
-        """A new allocation of the same device with a copy of ``nbytes`` from ``offset`` on, made in order with launches."""
+        """Return a new allocation of the same device with a copy of ``nbytes`` from ``offset`` on, made in order with launches."""
         copy = Allocation(self.device, self.device.allocate(nbytes, False), nbytes)
         copy.copy_from(self, nbytes, 0, offset)
         return copy
 
     def become(self, other: Allocation) -> None:
-        """Give this memory back, and have that of ``other``, which has none afterwards."""
+        """Free this memory and take over the memory of ``other``, which has none afterwards."""
         self._finalizer()
         self.buffer, self.address, self.nbytes = other.buffer, other.address, other.nbytes
         other._finalizer.detach()
@@ -244,17 +255,18 @@ class Allocation:
         self.bump()
 
     def free(self) -> None:
-        """Give the memory back now; later reads and writes raise. Freeing twice does nothing."""
+        """Free the memory now; later reads and writes raise. Freeing twice does nothing."""
         self._finalizer()
         self.keep = None
-        self.address = -1  # fits no argument block: launches with it fail
+        self.address = -1  # This address fits no argument block: launches that use it fail.
         self.bump()
 
     @property
     def host_address(self) -> int | None:
-        """Where the host can reach the bytes (``address`` is where kernels do), or None. Wait for launches before using it.
+        """The address of the bytes for the host, or None.
 
-        Who asks may write there: from then on all parts are ``shared``."""
+        Wait for launches before using it. The caller may write there, so from then on all parts are ``shared``.
+        """
         view = None if self.freed else self.device.host_view(self.buffer)
         if view is None:
             return None
@@ -264,12 +276,12 @@ class Allocation:
 
     @property
     def shared_gpu(self) -> int | None:
-        """The number of the GPU in whose memory it lies, if other libraries of the process use that too, else None."""
+        """The number of the GPU whose memory this is, if other libraries of the process use the same GPU, else None."""
         return self.device.ordinal if isinstance(self.device, SharesMemory) and not self.freed else None
 
     @property
     def freed(self) -> bool:
-        """True once the memory has been given back."""
+        """Whether the memory has been freed."""
         return not self._finalizer.alive
 
     def _check(self, offset: int, count: int, what: str) -> int:
@@ -281,7 +293,7 @@ class Allocation:
 
 
 class Memory:
-    """Gives out `Allocation`s of one device."""
+    """The allocator of one device. It returns `Allocation` objects."""
 
     __slots__ = ("device",)
 
@@ -289,8 +301,10 @@ class Memory:
         self.device = device
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
-        """``nbytes`` bytes of zeros (undefined contents unless ``zeroed``), 256-byte aligned. Raises OutOfDeviceMemory, after which the
-        device is still usable."""
+        """Return allocate ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``), aligned to 256 bytes.
+
+        Raises OutOfDeviceMemory, after which the device is still usable.
+        """
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         try:
@@ -305,13 +319,15 @@ class Memory:
         return allocation
 
     def watch(self, watcher: object) -> bool:
-        """Call ``watcher.handed_out(allocation, part)`` whenever memory is about to be handed out (see `Allocation.share`), as long as it
-        lives; whether any memory of this device was handed out before."""
+        """Call ``watcher.handed_out(allocation, part)`` before memory is handed out (see `Allocation.share`), as long as the watcher lives.
+
+        Returns whether memory of this device was handed out earlier.
+        """
         _watchers.add(watcher)
         return any(allocation.device is self.device for allocation in tuple(_handed_out))
 
     def handed_out(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
-        """The allocation that has these bytes, by their address on the host, and where in it, if the host got that address from us."""
+        """Return the allocation at a host address, and the offset in it, if the host got that address from spirograd."""
         for allocation in tuple(_handed_out):
             view = self.device.host_view(allocation.buffer) if allocation.device is self.device and not allocation.freed else None
             if view is not None:
@@ -321,7 +337,7 @@ class Memory:
         return None
 
     def wrap(self, address: int, nbytes: int, keep: object) -> Allocation | None:
-        """An allocation over host memory that ``keep`` owns (zero copy), and so shares; None where the device cannot."""
+        """Wrap host memory that ``keep`` owns, without a copy; the allocation is shared. Return None where the device cannot."""
         buffer = self.device.wrap(address, nbytes)
         if buffer is None:
             return None

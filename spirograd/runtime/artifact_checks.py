@@ -1,7 +1,7 @@
-"""What must hold between the fields of a compiled kernel that was read from a file, beyond their types: offsets lie in the argument block,
-numbers name something that there is, and texts with placeholders are short when they are filled in. Raises Damage.
+"""Consistency of a compiled kernel that was read from a file, beyond the types of its fields.
 
-The code itself is not checked, and what it does with its arguments can't be: see docs/security.md.
+Offsets must lie in the argument block, numbers must refer to existing items, and texts with placeholders must be short when they are filled
+in. The checks raise Damage. They do not cover the code itself, nor how it uses its arguments: see docs/security.md.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from spirograd.runtime.typed_decoding import Damage
 
 _SHADOWS = ("", "grad", "dual", "grad_dual")
 _ROLES = (*_SHADOWS, "primal")
-# Digits in a row in a placeholder: with five, texts would be too long.
+# The most digits in a row in a placeholder: with five, texts would be too long.
 _MOST_DIGITS = 4
-# How deep expressions may be nested. Python compiles them, and its stack has an end.
+# The deepest nesting of expressions. Python compiles them, and its stack is limited.
 _DEEPEST = 128
 _MOST_CAPACITIES = 1 << 16
 
 
 def check_block(block: ArgBlock) -> None:
-    """Slots follow each other, and the format has them and nothing else but padding to eight bytes."""
+    """Check that slots do not overlap, and that the format has these slots and nothing else but padding to eight bytes."""
     codes, offset = "<", 0
     for k, slot in enumerate(block.slots):
         if (slot.dtype is None) is not slot.is_buffer:
@@ -56,7 +56,7 @@ def check_block(block: ArgBlock) -> None:
 
 
 def check_size(size: Size | None, memory: bool = False) -> None:
-    """The host can compute it. ``memory``: whether it may read memory."""
+    """Check that the host can compute a size. ``memory``: whether the size may read memory."""
     refused = (MaxOver, Variable) if memory else (MaxOver, Variable, Element)
     level: list[object] = [size]
     for _ in range(_DEEPEST):
@@ -71,7 +71,7 @@ def check_size(size: Size | None, memory: bool = False) -> None:
 
 
 def check_task(task: TaskInfo) -> None:
-    """Bounds are expressions over arguments."""
+    """Check that bounds are expressions over arguments."""
     for field in ("begin", "end"):
         try:
             check_size(getattr(task, field))
@@ -81,7 +81,7 @@ def check_task(task: TaskInfo) -> None:
 
 
 def check_limit(limit: SpaceLimit) -> None:
-    """One limit for each size, which are expressions over arguments."""
+    """Check that there is one limit for each size, and that limits are expressions over arguments."""
     if len(limit.sizes) != len(limit.largest):
         raise Damage(f"has {len(limit.largest)} entries for {len(limit.sizes)} sizes", "largest")
     for k, size in enumerate(limit.sizes):
@@ -93,13 +93,13 @@ def check_limit(limit: SpaceLimit) -> None:
 
 
 def check_fault(site: FaultSite) -> None:
-    """The message is short when it is filled in."""
-    if ":" in site.message and any(_is_long(found) for found in re.findall(r"\{([^{}]*)\}", site.message)):
+    """Check that the message is short when it is filled in."""
+    if ":" in site.message and any(_is_long(placeholder) for placeholder in re.findall(r"\{([^{}]*)\}", site.message)):
         raise Damage("has a placeholder with too many digits", "message")
 
 
 def check_print(site: PrintSite) -> None:
-    """Parts name operands, and what they make is short."""
+    """Check that the parts of a print name operands, and that its text is short."""
     for k, part in enumerate(site.parts):
         if not isinstance(part, str):
             number, spec = part
@@ -110,12 +110,12 @@ def check_print(site: PrintSite) -> None:
 
 
 def _is_long(spec: str) -> bool:
-    """Whether what a specification of a format makes may be."""
+    """Return whether a format specification may produce a long text."""
     return len(spec) > _MOST_DIGITS and re.search(rf"\d{{{_MOST_DIGITS + 1}}}", spec) is not None
 
 
 def check_effects(effects: Effects) -> None:
-    """Parts are those of fields or arrays."""
+    """Check that the parts are parts of fields or arrays."""
     for field in ("parts_read", "parts_written"):
         for kind, _, part in getattr(effects, field):
             key, _, role = part.partition(".")
@@ -124,7 +124,7 @@ def check_effects(effects: Effects) -> None:
 
 
 def check_adstack(adstack: AdstackInfo) -> None:
-    """Numbers of capacities are small, because memory is kept for all below them, and elements are words."""
+    """Check that numbers of capacities are small, because memory is kept for all smaller numbers, and that elements are words."""
     for field in ("capacity", "slots"):
         if (getattr(adstack, field) or 0) >= _MOST_CAPACITIES:
             raise Damage(f"is {getattr(adstack, field)}, expected a number of a size", field)
@@ -135,7 +135,7 @@ def check_adstack(adstack: AdstackInfo) -> None:
 
 
 def check_kernel(kernel: CompiledKernel) -> None:
-    """Tasks have code, slots and adstacks fit each other, and results lie in the temporaries."""
+    """Check that tasks have code, that slots and adstacks fit each other, and that results lie in the temporaries."""
     binaries = len(kernel.binaries)
     native = kernel.target.generator is not Generator.SPIRV
     offsets = {slot.offset for slot in kernel.args.slots if slot.is_buffer}

@@ -1,4 +1,7 @@
-"""Which work may run at the same time: pieces of work that use the same memory, which one of them changes, conflict."""
+"""Conflicts between pieces of work: two pieces conflict if they use the same memory and one of them changes it.
+
+Pieces without conflicts may run at the same time.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +11,35 @@ from typing import Any
 
 from spirograd.base.device import Sections, Step, Uses, one_by_one
 
-# What stands for all memory: of work that uses some which is not known.
+# Stands for all memory, for work that uses unknown memory.
 _ALL = -1
 
 
 class UsedMemory:
-    """The memory that steps have used since the last `clear`, by number of the allocation: the parts of it."""
+    """The memory that steps have used since the last `clear`: parts by number of the allocation."""
 
     def __init__(self) -> None:
         self._read: dict[int, set[str]] = {}
         self._written: dict[int, set[str]] = {}
 
     def conflicts(self, step: Step) -> bool:
-        """Whether ``step`` has to come after what was added."""
+        """Return whether ``step`` must come after the steps that were added."""
         return _overlaps(step.writes, self._read) or _overlaps(step.writes, self._written) or _overlaps(step.reads, self._written)
 
     def add(self, step: Step) -> None:
-        """Note what ``step`` uses."""
+        """Return add the memory that ``step`` uses."""
         for uses, known in ((step.reads, self._read), (step.writes, self._written)):
             for memory, part in uses:
                 known.setdefault(_number(memory), set()).add(part)
 
     def clear(self) -> None:
-        """Forget all: what comes next comes after it anyway."""
+        """Remove all entries, because later work comes after this work anyway."""
         self._read.clear()
         self._written.clear()
 
 
 def interleaved(nodes: Iterable[Step | Sections]) -> Iterator[Step]:
-    """The steps of a series, one after the other; those of sections in turn, if none of them uses memory of another one."""
+    """Return the steps of a series, one after the other. Sections take turns if none of them uses memory of another one."""
     for node in nodes:
         if isinstance(node, Sections) and _apart(node):
             yield from (step for turn in zip_longest(*node.sections) for step in turn if step is not None)

@@ -1,8 +1,8 @@
 """Loops whose condition lies on the device, repeated by the device itself.
 
-The body is planned: Python goes through it once, launch plans note what they would launch, and nothing is done. A loop that was planned
-before with the same arguments is recorded already; else the device records it. What takes the host (prints, checks, random numbers, arrays
-of other libraries, memory that is made meanwhile) cannot be planned, and the host repeats the loop.
+The loop body is planned first: Python runs it once, launch plans record what they would launch, and no kernel runs. A loop that was planned
+before with the same arguments is recorded already; otherwise the device records it. The host repeats loops that cannot be planned: those
+with prints, checks, random numbers, arrays of other libraries, or memory that is allocated in the body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Node = Union[Step, Sections, Loop]
 
 
 class LoopPlan(GraphRecording):
-    """What one pass over a loop would have the device do."""
+    """The work of one iteration of a loop, as the device would do it."""
 
     plans = True
 
@@ -32,14 +32,14 @@ class LoopPlan(GraphRecording):
 
     @contextlib.contextmanager
     def loop(self, flag: int) -> Iterator[None]:
-        """What is planned in the block is the body of a loop. ``flag``: the address of its condition."""
+        """Plan the body of a loop in the block. ``flag``: the address of its condition."""
         loop = Loop(flag, [])
         self._open[-1].append(loop)
         with self._into(loop.body):
             yield
 
     def sections(self, works: Sequence[Callable[[], None]]) -> None:
-        """Plan ``works``, which may be done at the same time."""
+        """Plan ``works``, which may run at the same time."""
         sections = Sections([[] for _ in works])
         self._open[-1].append(sections)
         for steps, work in zip(sections.sections, works):
@@ -54,7 +54,7 @@ class LoopPlan(GraphRecording):
         finally:
             self._open.pop()
 
-    # --- what launches and allocations tell a recording ---
+    # --- called by launches and allocations ---
 
     def launched(self, launch: Step | NumberedLaunch) -> None:
         if isinstance(launch, NumberedLaunch):
@@ -78,18 +78,18 @@ class LoopPlan(GraphRecording):
 
 
 class DeviceLoops:
-    """Loops that ``launcher``'s device repeats by itself. ``launches``: how often it did."""
+    """Loops that ``launcher``'s device repeats by itself. ``launches`` counts them."""
 
     def __init__(self, launcher: Launcher) -> None:
         self.launches = 0
         self._launcher = launcher
-        self._recorded: dict[Any, Any] = {}  # by what the loop does, the one that was recorded first at first
+        self._recorded: dict[Any, Any] = {}  # Recorded loops by their key, in the order of their recording.
 
     def run(self, make: Callable[[LoopPlan], None]) -> bool:
-        """Run the loop that ``make`` plans; False, with nothing done, if it is for the host to repeat it."""
+        """Run the loop that ``make`` plans. Return False, without any effect, if the host has to repeat it."""
         launcher = self._launcher
         device: Any = launcher.device
-        if graph_recording.active() is not None or "launch" in vars(device):  # it is recorded, or its tasks are timed
+        if graph_recording.active() is not None or "launch" in vars(device):  # The thread is being recorded, or its tasks are timed.
             return False
         plan = LoopPlan(launcher)
         try:
@@ -123,7 +123,7 @@ class DeviceLoops:
 
 
 def _key(node: _Node) -> Any:
-    """What two loops have in common that do the same. It keeps the kernels alive that they launch, and no memory."""
+    """Return a key that is equal for loops that do the same. It keeps the launched kernels alive, but no memory."""
     if isinstance(node, Loop):
         return (node.flag, *map(_key, node.body))
     if isinstance(node, Sections):

@@ -1,7 +1,7 @@
-"""Artifacts as JSON: what the offline cache and modules of `aot` store. `typed_decoding` reads it.
+"""Artifacts as JSON, as the offline cache and modules of `aot` store them. `typed_decoding` reads it.
 
-Numbers, text, None and tuples (as lists) stand for themselves, an instance of one of `CLASSES` is an object with its ``class`` and its
-fields, and what JSON lacks is an object with one entry: ``{"dtype": "f32"}``, ``{"bytes": 0}``, the number of a byte string, ``{"float":
+Numbers, text, None and tuples (as lists) are stored directly. An instance of one of `CLASSES` is an object with its ``class`` and its
+fields. Values that JSON lacks are objects with one entry: ``{"dtype": "f32"}``, ``{"bytes": 0}``, the number of a byte string, ``{"float":
 "0x1p-1"}``, ``{"list": [...]}``, ``{"set": [...]}``, ``{"dict": [[key, value], ...]}``.
 """
 
@@ -38,7 +38,7 @@ NOT_STORED = frozenset({"run"})
 
 
 def encoded(value: Any, blobs: list[bytes], classes: Classes = CLASSES) -> Any:
-    """``value`` as JSON; its byte strings are appended to ``blobs``. Raises TypeError for instances of other classes."""
+    """Return ``value`` as JSON; its byte strings are appended to ``blobs``. Raises TypeError for instances of other classes."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

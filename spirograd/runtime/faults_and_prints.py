@@ -1,4 +1,4 @@
-"""What kernels report: the fault record and the print ring. Both are plain device buffers, so they work on every back end."""
+"""Kernel reports: the fault record and the print ring. Both are plain device buffers, so they work on every back end."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradAssertionError, SpirogradRuntimeError, render
 from spirograd.runtime.allocations import Allocation, Memory
 
-# No record begins with this word: it marks ring space that nothing was written to since the last drain.
+# No record begins with this word: it marks ring space that was not written since the last drain.
 _UNWRITTEN = 0xFFFFFFFF
-_FAULT_COUNT = FAULT_SITE + 2  # word 3: operand words written
-# How many changes of kernel are remembered between two drains; the launcher drains when they are used up.
+_FAULT_COUNT = FAULT_SITE + 2  # Word 3: operand words written.
+# The most changes of kernel that are remembered between two drains; the launcher drains when they are used up.
 _MAX_RUNS = 1 << 14
 # In a fault message: an escaped brace, or operand {number} or {number:format}.
 _PLACEHOLDER = re.compile(r"(\{\{|\}\})|\{(\d+)(?::([^{}]*))?\}")
 
 
 def decode_value(low: int, high: int, dtype: DType) -> Any:
-    """The Python value of a 64-bit bit pattern given as two 32-bit words; the unused high bits are ignored."""
+    """Return the Python value of a 64-bit bit pattern given as two 32-bit words; the unused high bits are ignored."""
     if dtype.kind == "bool":
         return bool(low & 1)
     if dtype.is_float:
@@ -53,7 +53,7 @@ def decode_value(low: int, high: int, dtype: DType) -> Any:
 
 
 def format_value(value: object, dtype: DType, spec: str) -> str:
-    """``format(value, spec)``; without a spec, a float is shown by the fewest digits that tell it apart in its own type."""
+    """Return ``format(value, spec)``; without a spec, a float has the fewest digits that identify it in its own type."""
     if spec:
         try:
             return format(value, spec)
@@ -65,7 +65,7 @@ def format_value(value: object, dtype: DType, spec: str) -> str:
 
 
 def format_print(site: PrintSite, words: Sequence[int]) -> str:
-    """The text of one print record; ``words`` are the operand words, two per value."""
+    """Return the text of one print record; ``words`` are the operand words, two per value."""
     out: list[str] = []
     for part in site.parts:
         if isinstance(part, str):
@@ -78,7 +78,7 @@ def format_print(site: PrintSite, words: Sequence[int]) -> str:
 
 
 def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> SpirogradRuntimeError:
-    """The exception for a fault: message with its operands filled in, the source line, the chain of inlined calls."""
+    """Return the exception for a fault: message with its operands filled in, the source line, the chain of inlined calls."""
     shown = min(len(site.dtypes), len(words) // 2, FAULT_MAX_OPERANDS)
     values = [decode_value(words[2 * i], words[2 * i + 1], site.dtypes[i]) for i in range(shown)]
 
@@ -115,7 +115,7 @@ class _Muted(threading.local):
 
 
 class Diagnostics:
-    """The fault record and print ring of one launcher, and which kernel each launch number belongs to.
+    """The fault record and print ring of one launcher, and the kernel of each launch number.
 
     Buffers are allocated when the first kernel that needs them is prepared. `drain` must be called with the device idle.
     """
@@ -126,20 +126,20 @@ class Diagnostics:
         self._fault: Allocation | None = None
         self._ring: Allocation | None = None
         self._lock = threading.RLock()
-        self._numbers: list[int] = []  # first launch number of each run of launches of one kernel, ascending
+        self._numbers: list[int] = []  # The first launch number of each run of launches of one kernel, ascending.
         self._kernels: list[CompiledKernel] = []
-        self._muted: list[bool] = []  # of each run, whether its prints are dropped
+        self._muted: list[bool] = []  # Of each run, whether its prints are dropped.
         self._now = _Muted()
 
     def fault_address(self) -> int:
-        """Address of the fault record."""
+        """Return the address of the fault record."""
         with self._lock:
             if self._fault is None:
                 self._fault = self._memory.allocate(4 * FAULT_WORDS)
             return self._fault.address
 
     def print_address(self) -> int:
-        """Address of the print ring."""
+        """Return the address of the print ring."""
         with self._lock:
             if self._ring is None:
                 ring = self._memory.allocate(4 * PRINT_WORDS)
@@ -152,7 +152,7 @@ class Diagnostics:
 
     @property
     def muted(self) -> bool:
-        """Whether the prints of launches of the calling thread are dropped from now on."""
+        """Whether the prints of later launches of the calling thread are dropped."""
         return self._now.muted
 
     @muted.setter
@@ -161,11 +161,11 @@ class Diagnostics:
 
     @property
     def buffers(self) -> list[Allocation]:
-        """The memory that kernels report in."""
+        """The buffers of the fault record and of the print ring."""
         return [allocation for allocation in (self._fault, self._ring) if allocation is not None]
 
     def addresses(self) -> list[int]:
-        """Where words are not 0 if there is something to `drain`, on devices whose loops all end."""
+        """Return the addresses of words that are not 0 if there is something to `drain`, on devices whose loops all end."""
         words = [(self._fault, FAULT_FLAG), (self._ring, PRINT_CURSOR)]
         return [allocation.address + 4 * word for allocation, word in words if allocation is not None]
 
@@ -176,11 +176,11 @@ class Diagnostics:
 
     @property
     def full(self) -> bool:
-        """True if a drain must come before the next `record`."""
+        """Whether a drain must come before the next `record`."""
         return len(self._numbers) >= _MAX_RUNS
 
     def record(self, number: int, kernel: CompiledKernel) -> None:
-        """Remember that launch ``number`` runs ``kernel``, which can fail or print."""
+        """Record that launch ``number`` runs ``kernel``, which can fail or print."""
         with self._lock:
             if not self._kernels or self._kernels[-1] is not kernel or self._muted[-1] != self.muted:
                 self._numbers.append(number)
@@ -188,7 +188,7 @@ class Diagnostics:
                 self._muted.append(self.muted)
 
     def drain(self) -> SpirogradRuntimeError | None:
-        """Hand out the prints in order of launch, then give the error of the first fault, or None. Both buffers are reset."""
+        """Write the prints in order of launch, then return the error of the first fault, or None. Both buffers are reset."""
         with self._lock:
             if not self._numbers:
                 return None
@@ -206,15 +206,15 @@ class Diagnostics:
         return fault
 
     def _run_of(self, word: int) -> tuple[int, int] | None:
-        """Full launch number and run for the low 32 bits of a launch number."""
+        """Return the full launch number and the run for the low 32 bits of a launch number."""
         number = self._numbers[0] + ((word - self._numbers[0]) & 0xFFFFFFFF)
         at = bisect.bisect_right(self._numbers, number) - 1
         return (number, at) if at >= 0 else None
 
     def _kernel_of(self, word: int) -> tuple[int, CompiledKernel] | None:
-        """Full launch number and kernel for the low 32 bits of a launch number."""
-        found = self._run_of(word)
-        return None if found is None else (found[0], self._kernels[found[1]])
+        """Return the full launch number and the kernel for the low 32 bits of a launch number."""
+        run = self._run_of(word)
+        return None if run is None else (run[0], self._kernels[run[1]])
 
     def _drain_prints(self) -> list[str]:
         ring = self._ring
@@ -232,19 +232,19 @@ class Diagnostics:
         return texts
 
     def _records(self, words: list[int]) -> tuple[list[tuple[int, str]], int]:
-        """(launch number, text) of every whole record that is not muted, and the word where they end."""
+        """Return (launch number, text) of every complete record that is not muted, and the word where they end."""
         records: list[tuple[int, str]] = []
         at = 0
         while at + 2 <= len(words) and words[at] != _UNWRITTEN:
-            found = self._run_of(words[at + 1])
-            if found is None or words[at] >= len(self._kernels[found[1]].prints):
+            run = self._run_of(words[at + 1])
+            if run is None or words[at] >= len(self._kernels[run[1]].prints):
                 break
-            site = self._kernels[found[1]].prints[words[at]]
+            site = self._kernels[run[1]].prints[words[at]]
             end = at + 2 + 2 * len(site.dtypes)
             if end > len(words):
                 break
-            if not self._muted[found[1]]:
-                records.append((found[0], format_print(site, words[at + 2 : end])))
+            if not self._muted[run[1]]:
+                records.append((run[0], format_print(site, words[at + 2 : end])))
             at = end
         return records, at
 
@@ -260,24 +260,26 @@ class Diagnostics:
         unfinished = self._unfinished_loop(words)
         if unfinished is not None:
             return unfinished
-        found = self._kernel_of(words[FAULT_LAUNCH])
-        if found is None or words[FAULT_SITE] >= len(found[1].faults):
+        launch = self._kernel_of(words[FAULT_LAUNCH])
+        if launch is None or words[FAULT_SITE] >= len(launch[1].faults):
             return SpirogradRuntimeError(
                 f"a kernel reported a fault that cannot be read (site {words[FAULT_SITE]}, launch {words[FAULT_LAUNCH]}): "
                 "a kernel has probably written outside of its arrays; run with `check_out_of_bound=True`"
             )
         count = min(words[_FAULT_COUNT], 2 * FAULT_MAX_OPERANDS)
         operands = words[FAULT_OPERANDS : FAULT_OPERANDS + count]
-        return fault_error(found[1].faults[words[FAULT_SITE]], operands, found[1].name)
+        return fault_error(launch[1].faults[words[FAULT_SITE]], operands, launch[1].name)
 
     def _unfinished_loop(self, words: Sequence[int]) -> SpirogradRuntimeError | None:
-        """The error of the first launch in which a loop ended early, unless an earlier one had another fault. In one launch that comes
-        first: other faults may follow from it."""
+        """Return the error of the first launch in which a loop ended early, unless an earlier launch had another fault.
+
+        Within one launch the early end comes first, because other faults may follow from it.
+        """
         reports: list[tuple[int, FaultSite, str]] = []
         for site, launch in enumerate(words[FAULT_LOOPS:]):
-            found = self._kernel_of(launch - 1 & 0xFFFFFFFF) if launch else None
-            if found is not None and site < len(found[1].faults):
-                reports.append((found[0], found[1].faults[site], found[1].name))
+            launched = self._kernel_of(launch - 1 & 0xFFFFFFFF) if launch else None
+            if launched is not None and site < len(launched[1].faults):
+                reports.append((launched[0], launched[1].faults[site], launched[1].name))
         if not reports:
             return None
         launch, fault, name = min(reports, key=lambda report: report[0])
@@ -286,7 +288,7 @@ class Diagnostics:
 
 
 def write_stdout(text: str) -> None:
-    """Where kernel prints go by default."""
+    """Write kernel prints to the standard output, the default."""
     sys.stdout.write(text)
 
 
@@ -295,13 +297,16 @@ def _words(allocation: Allocation, first: int, count: int) -> list[int]:
 
 
 def _bytes(allocation: Allocation, first: int, count: int) -> bytearray:
-    """Those of ``count`` words."""
+    """Return the bytes of ``count`` words."""
     raw = bytearray(4 * count)
     allocation.read_into(4 * first, memoryview(raw))
     return raw
 
 
 def _word(allocation: Allocation, index: int) -> int:
-    """One word, which is mostly 0. Looked at where it lies if the host can: this follows every launch that may fail, on the CPU."""
+    """Return one word, which is mostly 0.
+
+    The host reads it in place if it can, because this follows every launch on the CPU that may fail.
+    """
     view = allocation.device.host_view(allocation.buffer)
     return _words(allocation, index, 1)[0] if view is None else int.from_bytes(view[4 * index : 4 * index + 4], "little")

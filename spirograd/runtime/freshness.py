@@ -20,53 +20,55 @@ Key = tuple[Any, ...]
 
 
 class Freshness:
-    """What the results of ``compiled`` and the values of ``sizes`` depend on: all that they name, whether or not a run gets there.
+    """The inputs of the results of ``compiled`` and of the values of ``sizes``, whether or not an execution reads them.
 
-    ``sizes`` may hold None, which depends on nothing. Array arguments that ``compiled`` write hold their results, which count for nothing.
+    ``sizes`` may contain None, which depends on nothing. Array arguments that ``compiled`` write contain their results, which do not count
+    as inputs.
     """
 
     def __init__(self, compiled: Sequence[CompiledKernel], sizes: Sequence[Size | None]) -> None:
-        found = _Inputs()
+        inputs = _Inputs()
         for kernel in compiled:
-            found.add_kernel(kernel)
+            inputs.add_kernel(kernel)
         for size in sizes:
-            found.add_size(size)
-        self._inputs = found
-        self._key = _build(found)
+            inputs.add_size(size)
+        self._inputs = inputs
+        self._key = _build(inputs)
 
     @property
     def scalars(self) -> set[int]:
-        """The scalar arguments that it depends on."""
+        """The numbers of scalar arguments that the results depend on."""
         return {*self._inputs.floats, *self._inputs.scalars}
 
     def generations(self, arguments: Arguments) -> list[tuple[dict[str, int], str]]:
-        """The generations that it depends on, each with its part, for launches with these very arrays, where `key` is not None."""
+        """Return the generations that the results depend on, each with its part, for launches with these arrays, where `key` is not
+        None."""
         owners = [(getattr(arguments.arrays[k], name), "") for k, role in self._inputs.arrays for name in ALLOCATION_NAMES[role]]
         owners += [(arguments.trees[tree], part) for tree, parts in self._inputs.fields.items() for part in ("", *parts)]
         return [(owner.generations, part) for owner, part in owners]
 
     def key(self, arguments: Arguments, drawn: int | None = None) -> Key | None:
-        """A key for these arguments: launches with equal keys, of one `Freshness`, have equal results.
+        """Return a key for these arguments: launches of one `Freshness` with equal keys have equal results.
 
-        None if that cannot be known: something that is read may be written unseen (arrays of NumPy and torch that are used in place, memory
-        that was handed out: `Allocation.shared`), or random numbers would be new ones. Take it before the results are found: what happens
-        to memory meanwhile then makes a difference to the next key. As long as the expressions, not as the data.
+        Returns None if that is unknown: an input may be written by other code (arrays of NumPy and torch that are used in place, memory
+        that was handed out: `Allocation.shared`), or random numbers would be new ones. Take the key before the results are computed, so
+        that later writes change the next key. Its length depends on the expressions, not on the data.
         """
         try:
             return self._key(arguments.scalars, arguments.arrays, arguments.trees, drawn)
-        except (struct.error, TypeError, OverflowError):  # a scalar that is no number: the launch says so, in better words
+        except (struct.error, TypeError, OverflowError):  # A scalar that is not a number: the launch raises a better error.
             return None
 
 
 class _Inputs:
-    """What is read. Dictionaries keep it in order and each thing once."""
+    """The inputs that are read. Dictionaries keep them in order, each once."""
 
     def __init__(self) -> None:
-        self.floats: dict[int, None] = {}  # numbers of scalar arguments
+        self.floats: dict[int, None] = {}  # Numbers of scalar arguments.
         self.scalars: dict[int, None] = {}
-        self.extents: dict[tuple[int, int], None] = {}  # array argument, axis
-        self.fields: dict[int, dict[str, None]] = {}  # tree -> parts
-        self.arrays: dict[tuple[int, str], None] = {}  # array argument, role
+        self.extents: dict[tuple[int, int], None] = {}  # Array argument, axis.
+        self.fields: dict[int, dict[str, None]] = {}  # Tree -> parts.
+        self.arrays: dict[tuple[int, str], None] = {}  # Array argument, role.
         self.draws = False
 
     def add_kernel(self, kernel: CompiledKernel) -> None:
@@ -76,7 +78,7 @@ class _Inputs:
             if slot.kind == "scalar":
                 is_float = slot.dtype is not None and slot.dtype.is_float
                 (self.floats if is_float else self.scalars)[slot.index] = None
-            elif slot.kind == "shape" and slot.index not in results:  # theirs are for checks of bounds
+            elif slot.kind == "shape" and slot.index not in results:  # Their extents are for checks of bounds.
                 self.extents[slot.index, slot.axis] = None
             elif slot.kind == "seed":
                 self.draws = True
@@ -99,31 +101,32 @@ class _Inputs:
 
     @property
     def is_vague(self) -> bool:
-        """Whether it is not known which parts of something are read."""
+        """Whether the parts that are read are unknown."""
         return any("" in parts for parts in self.fields.values()) or any(role == "" for _, role in self.arrays)
 
 
-def _build(found: _Inputs) -> Callable[..., Key | None]:
-    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`."""
-    if found.is_vague:
+def _build(inputs: _Inputs) -> Callable[..., Key | None]:
+    """Return a function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`."""
+    if inputs.is_vague:
         return lambda s, a, t, drawn: None
-    names: dict[str, object] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
+    names: dict[str, object] = {"pack": struct.Struct(f"<{len(inputs.floats)}d").pack}
     drawn = x.name("drawn")
-    unseen: list[Expression] = [x.compare(drawn, ast.Is(), x.NONE)] if found.draws else []
-    values: list[Expression] = [drawn] if found.draws else []
-    if found.floats:  # as bytes: 0.0 equals -0.0, and NaN not itself
-        values.append(x.call("pack", *[x.argument(k) for k in found.floats]))
-    values += [x.argument(k) for k in found.scalars if k not in found.floats]
-    wholes = {index for index, _ in found.arrays}  # whose reads may depend on all extents: nothing is read outside of the memory
-    values += [x.extent(k, axis) for k, axis in found.extents if k not in wholes]
+    unseen: list[Expression] = [x.compare(drawn, ast.Is(), x.NONE)] if inputs.draws else []
+    values: list[Expression] = [drawn] if inputs.draws else []
+    if inputs.floats:  # As bytes: 0.0 equals -0.0, and NaN does not equal itself.
+        values.append(x.call("pack", *[x.argument(k) for k in inputs.floats]))
+    values += [x.argument(k) for k in inputs.scalars if k not in inputs.floats]
+    # Arrays whose reads may depend on all extents, because nothing is read outside of the memory.
+    wholes = {index for index, _ in inputs.arrays}
+    values += [x.extent(k, axis) for k, axis in inputs.extents if k not in wholes]
     values += [x.attribute(x.item(x.name("a"), x.number(k)), "shape") for k in sorted(wholes)]
-    for n, (k, role) in enumerate(found.arrays):
+    for n, (k, role) in enumerate(inputs.arrays):
         (attribute,) = ALLOCATION_NAMES[role]
         memory = x.name(f"m{n}")
         taken = x.assigned(f"m{n}", x.attribute(x.item(x.name("a"), x.number(k)), attribute))
         unseen += [x.compare(taken, ast.Is(), x.NONE), x.attribute(memory, "shared")]
         values += [x.attribute(memory, "number"), x.item(x.attribute(memory, "generations"), x.text(""))]
-    for n, (tree, parts) in enumerate(found.fields.items()):
+    for n, (tree, parts) in enumerate(inputs.fields.items()):
         names[f"parts{n}"] = frozenset(("", *parts))
         memory = x.name(f"f{n}")
         shared = x.attribute(x.assigned(f"f{n}", x.item(x.name("t"), x.number(tree))), "shared")

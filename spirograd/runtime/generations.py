@@ -1,4 +1,4 @@
-"""Generations of memory: ticks of one clock for all allocations, and which of them are writes of a thread that keeps track of its own."""
+"""Generations of memory: ticks of one clock for all allocations, and the writes of threads that keep track of their own."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from threading import get_ident
 
 # Taking the next tick is atomic, so two threads can never write the same generation. Compiled launches take ticks as well.
 tick = itertools.count(1).__next__
-observed: dict[int, list[OwnWrites]] = {}  # by thread
+observed: dict[int, list[OwnWrites]] = {}  # By thread.
 
 
 def write(generations: dict[str, int], part: str) -> None:
-    """Give ``part`` the next generation: the calling thread has written to it."""
+    """Give ``part`` the next generation, because the calling thread has written to it."""
     now = generations[part] = tick()
     if observed:
         observe(now)
 
 
 def observe(now: int) -> None:
-    """Note that the write at the tick ``now`` is one of the calling thread."""
+    """Record that the calling thread made the write at the tick ``now``."""
     for own in observed.get(get_ident(), ()):
         if now != own.end:
             own.gaps.append((own.end, now))
@@ -28,9 +28,10 @@ def observe(now: int) -> None:
 
 
 class OwnWrites:
-    """The writes of the thread that makes this object, from then until `close`: of its launches through Python, and of the host.
+    """The writes of the thread that makes this object, until `close`: writes of its launches through Python, and of the host.
 
-    Its ticks follow each other, but for the ``gaps``, in which other threads took ticks. ``end``: the tick after the last one."""
+    Its ticks are consecutive, except for the ``gaps``, in which other threads took ticks. ``end``: the tick after the last one.
+    """
 
     __slots__ = ("_begin", "_thread", "end", "gaps")
 
@@ -42,19 +43,19 @@ class OwnWrites:
         observed[self._thread] = [*observed.get(self._thread, ()), self]
 
     def are_all(self) -> bool:
-        """Whether no other thread has written to anything meanwhile."""
+        """Return whether no other thread has written to any memory meanwhile."""
         observe(tick())
         return not self.gaps
 
     def include(self, generation: int) -> bool:
-        """Whether memory of this generation was last written by the thread, or before."""
+        """Return whether memory of this generation was last written by the thread, or earlier."""
         if generation >= self.end:
             return False
         k = bisect.bisect_right(self.gaps, generation, key=_begin_of) - 1
         return k < 0 or generation >= self.gaps[k][1]
 
     def close(self) -> None:
-        """Keep track of no further writes."""
+        """Stop tracking writes."""
         left = [own for own in observed.pop(self._thread, ()) if own is not self]
         if left:
             observed[self._thread] = left

@@ -1,8 +1,8 @@
-"""Recordings: what a block of Python had a device do, to be done again without that Python.
+"""Recordings: the device work of a block of Python, to be repeated without that Python.
 
-While a recording is open, launch plans and allocations tell it of each launch, fill, copy and upload of its thread, after they did it. To
-repeat it, the device does the same again, with the same arguments in the same order. Runs of work that is the same each time go to a
-device as one piece where its driver takes that (see `RecordsWork`).
+While a recording is open, launch plans and allocations report each launch, fill, copy and upload of its thread. To repeat it, the device
+runs the same work with the same arguments in the same order. Series of work that is the same each time are given to a device as one piece
+if its driver supports that (see `RecordsWork`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from spirograd.runtime.generations import observe, tick
 if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation
 
-_lock = threading.RLock()  # one recording at a time in a process
+_lock = threading.RLock()  # One recording at a time in a process.
 current: GraphRecording | None = None
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
-Work = Callable[[Any], None]  # has a device do something
+Work = Callable[[Any], None]  # Gives work to a device.
 
 
 @dataclass(slots=True, eq=False)
 class NumberedLaunch:
-    """A launch that is told apart from others by its number: it draws random numbers, prints, or can fail.
+    """A launch with a number of its own: it draws random numbers, prints, or can fail.
 
-    ``launch(number, drawn)`` does it again; ``drawn``: the number by which it drew random numbers."""
+    ``launch(number, drawn)`` repeats it; ``drawn``: the number by which it drew random numbers.
+    """
 
     launch: Callable[[int, int], None]
     drawn: int
@@ -45,18 +46,18 @@ class NumberedLaunch:
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """Work that is the same each time. ``recorded``: the same as one piece for the driver, None if it takes none."""
+    """Work that is the same each time. ``recorded``: the work as one piece for the driver, None if the driver has none."""
 
     steps: list[Step | Sections] = field(default_factory=list)
     recorded: Any = None
 
     @property
     def is_long(self) -> bool:
-        """Whether it is more than one step."""
+        """Whether it has more than one step."""
         return len(self.steps) > 1 or any(isinstance(step, Sections) for step in self.steps)
 
     def repeat(self, device: Any) -> None:
-        """Have ``device`` do it."""
+        """Have ``device`` run the work."""
         if self.recorded is not None:
             device.repeat(self.recorded)
             return
@@ -65,12 +66,15 @@ class Series:
 
 
 class NotPlanned(Exception):
-    """What was to be planned takes the host: see `GraphRecording.plans`."""
+    """The error that planned work needs the host: see `GraphRecording.plans`."""
 
 
 class GraphRecording:
-    """See the head of this file. ``launcher``: whose device's work is recorded. ``launches``: how many there are of kernels. ``plans``:
-    launches are noted, and not done; whatever else would be done raises NotPlanned."""
+    """A recording, see the docstring of the module.
+
+    ``launcher``: the launcher of the device whose work is recorded. ``launches``: the number of kernel launches. ``plans``: launches are
+    recorded and do not run; other work raises NotPlanned.
+    """
 
     plans = False
 
@@ -80,9 +84,9 @@ class GraphRecording:
         self._thread = threading.get_ident()
         self._first = launcher.next_number()
         self._steps: list[Series | NumberedLaunch | Work] = []
-        self._written: dict[tuple[int, str], tuple[dict[str, int], str]] = {}  # generations, and the parts of them that it changes
-        self._kept: dict[int, object] = {}  # objects that own memory which the work uses
-        self._trees: dict[int, tuple[Any, int]] = {}  # of these, those that users may destroy; where they were
+        self._written: dict[tuple[int, str], tuple[dict[str, int], str]] = {}  # Generations, and the parts of them that it changes.
+        self._kept: dict[int, object] = {}  # Objects that own memory which the work uses.
+        self._trees: dict[int, tuple[Any, int]] = {}  # Those that users may destroy, and their addresses.
         self._after: dict[int, Callable[[], None]] = {}
         self._guards: list[Callable[[], bool]] = []
 
@@ -90,13 +94,13 @@ class GraphRecording:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[GraphRecording]:
-        """Record what this thread does in the block. Raises SpirogradRuntimeError inside of another recording."""
+        """Record the work of this thread in the block. Raises SpirogradRuntimeError inside of another recording."""
         global current
         with _lock:
             if current is not None:
                 raise SpirogradRuntimeError("a graph cannot be recorded inside of another one: end that block first")
             current = self
-            validity.suspend()  # launches without Python would not be noted
+            validity.suspend()  # Launches without Python would not be recorded.
             try:
                 yield self
             finally:
@@ -111,11 +115,11 @@ class GraphRecording:
 
     @property
     def here(self) -> bool:
-        """Whether the calling thread is the one that is recorded."""
+        """Whether the calling thread is being recorded."""
         return threading.get_ident() == self._thread
 
     def launched(self, launch: Step | NumberedLaunch) -> None:
-        """Note a launch."""
+        """Record a launch."""
         self.launches += 1
         if isinstance(launch, NumberedLaunch):
             self._steps.append(launch)
@@ -123,7 +127,7 @@ class GraphRecording:
             self._add(launch)
 
     def sections(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do ``works``, and note that they may be done at the same time, if all of them is the same each time."""
+        """Run ``works``, and record that they may run at the same time, if all of them are the same each time."""
         if not self._steps or not isinstance(self._steps[-1], Series):
             self._steps.append(Series())
         count, series = len(self._steps), self._steps[-1]
@@ -138,17 +142,17 @@ class GraphRecording:
                 series.steps[ends[0] :] = [Sections(sections)]
 
     def uploaded(self, allocation: Allocation, offset: int, data: memoryview) -> None:
-        """Note that the host wrote to an allocation."""
+        """Record that the host wrote to an allocation."""
         self._kept[id(allocation)] = allocation
         self._steps.append(methodcaller("upload", allocation.buffer, offset, memoryview(bytes(data))))
 
     def filled(self, allocation: Allocation, offset: int, nbytes: int, word: int, part: str = "") -> None:
-        """Note that a part of an allocation was filled."""
+        """Record that a part of an allocation was filled."""
         self._kept[id(allocation)] = allocation
         self._add(Step(methodcaller("fill", allocation.buffer, offset, nbytes, word), (), [(allocation, part)]))
 
     def copied(self, target: Any, target_offset: int, source: Any, source_offset: int, nbytes: int, part: str = "") -> None:
-        """Note a copy from an allocation to a part of another one."""
+        """Record a copy from an allocation to a part of another one."""
         self.keep(target, source)
         work = methodcaller("copy", target.buffer, target_offset, source.buffer, source_offset, nbytes)
         self._add(Step(work, [(source, "")], [(target, part)]))
@@ -161,30 +165,32 @@ class GraphRecording:
         last.steps.append(step)
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
-        """Note that the work changes a part of an allocation with these generations."""
+        """Record that the work changes a part of an allocation with these generations."""
         self._written[id(generations), part] = generations, part
 
     def keep(self, *owners: object) -> None:
-        """Have objects live as long as the recording."""
+        """Keep objects alive as long as the recording."""
         self._kept.update((id(owner), owner) for owner in owners)
 
     def uses_tree(self, allocation: Allocation) -> None:
-        """Note an allocation that users may destroy."""
+        """Record an allocation that users may destroy."""
         self._trees[id(allocation)] = allocation, allocation.address
 
     def afterwards(self, about: object, forget: Callable[[], None]) -> None:
-        """Call ``forget`` after each repetition: what the host knows ``about`` an object may no longer hold."""
+        """Call ``forget`` after each repetition, because the host's facts ``about`` an object may no longer hold."""
         self._after[id(about)] = forget
 
     def holds_while(self, guard: Callable[[], bool]) -> None:
-        """The recording is good for as long as ``guard`` says so."""
+        """Record that the recording is valid only while ``guard`` returns True."""
         self._guards.append(guard)
 
     # --- repeating -------------------------------------------------------------------------------------------------------
 
     def repeat(self) -> None:
-        """Do it all again, in order with other launches. Raises SpirogradRuntimeError if memory that it uses was destroyed, or if what the
-        adstacks of gradients were sized by has changed."""
+        """Repeat the work, in order with other launches.
+
+        Raises SpirogradRuntimeError if memory that it uses was destroyed, or if the sizes of adstacks have changed.
+        """
         if active() is not None:
             raise SpirogradRuntimeError("a graph cannot be launched while another one is recorded: launch it outside of that block")
         if any(tree.freed for tree, _ in self._trees.values()):
@@ -204,7 +210,7 @@ class GraphRecording:
                     self._repeat(drawn)
                 else:
                     stream_order.active.after_all(lambda: self._repeat(drawn))
-            finally:  # what fails may have written
+            finally:  # Failed work may have written.
                 now = tick()
                 for generations, part in self._written.values():
                     generations[part] = now
@@ -223,7 +229,7 @@ class GraphRecording:
                 step(device)
 
     def _launch_numbered(self, step: NumberedLaunch, drawn: dict[int, int]) -> None:
-        """Launches that drew the same random numbers when they were recorded do so now: others than then, unless they were drawn before."""
+        """Launch with new random numbers; launches that shared random numbers when they were recorded share them again."""
         number = self._launcher.next_number()
         again = step.drawn
         if again >= self._first:
@@ -232,12 +238,12 @@ class GraphRecording:
 
 
 def active() -> GraphRecording | None:
-    """What records the calling thread, or None."""
+    """Return the recording of the calling thread, or None."""
     return current if current is not None and current.here else None
 
 
 def paused() -> AbstractContextManager[None]:
-    """Do not record what the calling thread does in the block: it is the compiler's own business."""
+    """Do not record work of the calling thread in the block, because it is internal to the compiler."""
     return _NOTHING if current is None else _paused()
 
 
@@ -255,7 +261,7 @@ def _paused() -> Iterator[None]:
 
 
 def refuse(what: str) -> None:
-    """Raise SpirogradRuntimeError if the calling thread is recorded: ``what`` the host does has no place in a graph."""
+    """Raise SpirogradRuntimeError if the calling thread is recorded. ``what``: work of the host that a graph cannot contain."""
     recorder = active()
     if recorder is not None:
         if recorder.plans:

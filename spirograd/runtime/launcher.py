@@ -1,4 +1,4 @@
-"""Launch plans: a kernel call specialised once, then packed and sent in microseconds."""
+"""Launch plans: a kernel call is specialised once, then packed and launched in microseconds."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _NO_SIZES = AdstackSizes()
 _NO_WORDS: tuple[tuple[int, ...], None] = ((), None)
-_Part = tuple["Allocation | None", str]  # memory, None for that of other libraries, and which part of it
-_PLANS_KEPT = 16  # by a kernel with adstacks
+_Part = tuple["Allocation | None", str]  # Memory, None for memory of other libraries, and the part of it.
+_PLANS_KEPT = 16  # By a kernel with adstacks.
 
 
 class Launcher:
-    """Prepares and counts the launches of one device, and collects what kernels report.
+    """The preparation and count of launches of one device, and the collection of kernel reports.
 
     ``on_print`` receives the text of each kernel print; by default it goes to ``sys.stdout``. ``seed``: the base of the random seeds.
     """
@@ -63,28 +63,28 @@ class Launcher:
         self.memory = memory
         self.seed = seed
         self.diagnostics = Diagnostics(memory, on_print)
-        self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
+        self.next_number = itertools.count().__next__  # Atomic: launch numbers are unique across threads.
         self.lock = threading.RLock()
         self._locks: allocations.Allocation | None = None
         self.adstacks = AdstackHeap(device, memory, adstack_budget)
         self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-        self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
+        self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # By the `id` of their executables.
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
-        """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
+        """Load ``compiled`` on the device and build its launch plan. Raises the device's errors on an invalid module."""
         with graph_recording.paused(), span(f"load {compiled.name}", "load"):
             plan = LaunchPlan(self, compiled)
         self.plans[id(plan.executable)] = plan
         return plan
 
     def relay(self) -> None:
-        """Have all plans launch by what `Device.launch` is now: a profiler puts itself in front of it, and goes away again."""
+        """Have all plans launch by the current `Device.launch`, after a profiler has replaced or restored it."""
         for plan in list(self.plans.values()):
             plan._launch = self.device.launch
 
     @contextlib.contextmanager
     def without_prints(self) -> Iterator[None]:
-        """Launches in this block repeat earlier ones: what they print is dropped."""
+        """Drop the prints of launches in this block, which repeat earlier launches."""
         before, self.diagnostics.muted = self.diagnostics.muted, True
         try:
             yield
@@ -92,7 +92,7 @@ class Launcher:
             self.diagnostics.muted = before
 
     def locks_address(self) -> int:
-        """Address of the lock table, one for all kernels: every task leaves its locks open."""
+        """Return the address of the lock table, one for all kernels: every task leaves its locks open."""
         with self.lock:
             if self._locks is None:
                 self._locks = self.memory.allocate(4 * LOCK_WORDS)
@@ -101,10 +101,10 @@ class Launcher:
     def synchronize(self) -> None:
         """Wait for all launches, write pending kernel prints in launch order, raise the first pending fault.
 
-        Raises SpirogradAssertionError (a failed assert or check), AdStackOverflow, or what the device reports. After a fault
-        the device is usable, and the fault forgotten.
+        Raises SpirogradAssertionError (a failed assert or check), AdStackOverflow, or the device's errors. After a fault the device is
+        usable, and the fault is cleared.
         """
-        with self.lock:  # no kernel that reports may start between the wait and the reading
+        with self.lock:  # No kernel that reports may start between the wait and the reading.
             if stream_order.active is not None:
                 stream_order.active.join()
             self.device.synchronize()
@@ -120,13 +120,13 @@ class Launcher:
                 validity.renew()
             if isinstance(fault, OutOfDeviceMemory):
                 with graph_recording.paused():
-                    told = "; ".join(filter(None, [pool.shortage() for pool in tuple(self.pools)]))
-                fault = OutOfDeviceMemory(f"{fault}\n  hint: {told}" if told else str(fault))
+                    hint = "; ".join(filter(None, [pool.shortage() for pool in tuple(self.pools)]))
+                fault = OutOfDeviceMemory(f"{fault}\n  hint: {hint}" if hint else str(fault))
             raise fault
 
 
 class LaunchPlan:
-    """How to launch one compiled kernel: a packer for its argument block, its iteration counts, what it writes."""
+    """A plan of launches of one compiled kernel: a packer for its argument block, its iteration counts, its writes."""
 
     __slots__ = (
         "__weakref__",
@@ -185,16 +185,16 @@ class LaunchPlan:
         self._locked = self._count is not None or self._temps is not None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
-        self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
-        self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # from thread slots that are counted anew in each launch
-        # With their words, by what they are for: sizes that change often recur.
+        self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # The inputs by which the adstacks were placed.
+        self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # From thread slots that are counted anew in each launch.
+        # With their words, by their inputs: sizes that change often recur.
         self._heap_plans: dict[object, tuple[HeapPlan, tuple[int, ...]]] = {}
-        self._heap_plan: HeapPlan | None = None  # the last one
-        self._words: tuple[int, ...] = ()  # of the last one
-        self.adstack_bytes = 0  # of the last launch
+        self._heap_plan: HeapPlan | None = None  # The last one.
+        self._words: tuple[int, ...] = ()  # Of the last one.
+        self.adstack_bytes = 0  # Of the last launch.
         self._last_number: int | None = None
-        self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # by thread
-        self.locations: Callable[[], Sequence[Loc | None]] | None = None  # where each task stands in the source
+        self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # By thread.
+        self.locations: Callable[[], Sequence[Loc | None]] | None = None  # The place of each task in the source.
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -207,7 +207,7 @@ class LaunchPlan:
 
     @property
     def last_number(self) -> int | None:
-        """The number of the last launch, of this thread if numbers are drawn: another one with it draws the same random numbers."""
+        """The number of the last launch (of this thread if the kernel draws random numbers). Another launch with it draws the same ones."""
         return self._last_number if self._last_numbers is None else self._last_numbers.get(get_ident())
 
     @last_number.setter
@@ -219,11 +219,11 @@ class LaunchPlan:
     def launch(
         self, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES, drawn: int | None = None, number: int | None = None
     ) -> tuple[Scalar, ...] | None:
-        """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
+        """Run the kernel. Return at once, unless the kernel returns values; then wait and return them.
 
-        ``sizes``: those of its adstacks. ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
-        ``number``: that of the launch, from `_launch_locked`, which has taken the locks.
-        SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the adstacks,
+        ``sizes``: the sizes of its adstacks. ``drawn``: the `last_number` of a launch whose random numbers this launch draws again.
+        ``number``: the number of the launch, if the caller has taken the locks that the kernel needs. Raises
+        SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if the adstacks do not fit,
         SpirogradRuntimeError for an index space that is too large.
         """
         if number is None:
@@ -254,9 +254,9 @@ class LaunchPlan:
                 self._launch(self.executable, block, counts)
             else:
                 self._launch_in_order(recorder, block, counts, arguments)
-        finally:  # a launch that fails may have written
+        finally:  # A launch that fails may have written.
             for index, part in self._trees_written:
-                trees[index].generations[part] = now = tick()  # as `generations.write` does, without the call
+                trees[index].generations[part] = now = tick()  # Does the same as `generations.write`, without the call.
                 if observed:
                     observe(now)
             for index, allocation_of in self._arrays_written:
@@ -270,14 +270,14 @@ class LaunchPlan:
         return None
 
     def _launch_locked(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> None:
-        """Launch of a kernel with adstacks, which lie where those of another launch were, or with temporaries, which hold values of one
+        """Launch a kernel with adstacks, which lie where those of an earlier launch were, or with temporaries, which hold the values of one
         launch, while the CPU runs launches of several threads at once."""
         number = self._next()
         with self._exclusive if self._count is None else self._launcher.lock:
             self.launch(arguments, sizes, drawn, number)
 
     def _adstack_words(self, arguments: Arguments, sizes: AdstackSizes) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-        """Place the adstacks of a launch. Returns the words that describe them, and the counts of iterations."""
+        """Place the adstacks of a launch. Return the words that describe them, and the counts of iterations."""
         assert self._count is not None
         plan = self._heap_plan_for(self._count(arguments.scalars, arguments.arrays), sizes)
         words, counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
@@ -302,9 +302,12 @@ class LaunchPlan:
         return fitted
 
     def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> PreparedLaunch:
-        """Launches like one with these arguments, for compiled code. If the kernel has adstacks, they are like that one in whatever their
-        ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
-        from spirograd.runtime.native.launch_preparation import Recording  # many processes record no launch
+        """Return launches like one with these arguments, for compiled code.
+
+        If the kernel has adstacks, the launches have the same inputs of their ``sizes`` and of the counts of iterations. Raises NotPrepared
+        for launches that need more than packing and running.
+        """
+        from spirograd.runtime.native.launch_preparation import Recording  # Many processes record no launch.
 
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
@@ -318,7 +321,7 @@ class LaunchPlan:
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
         try:
             block, packed_counts = self._pack(arguments.scalars, arguments.arrays, arguments.trees, 0, 0, words)
-        except (struct.error, OverflowError) as error:  # a number that was fitted to its type, or a tree that is gone
+        except (struct.error, OverflowError) as error:  # A number that was converted to its type, or a destroyed tree.
             raise NotPrepared from error
         if not native.on_host:
             if self.compiled.returns or self._activates:
@@ -350,7 +353,7 @@ class LaunchPlan:
     def _adstacks_of(
         self, native: CallsNatively, counts: tuple[int | None, ...], sizes: AdstackSizes
     ) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-        """Where the adstacks of launches by compiled code lie, and how many iterations of each task these run."""
+        """Return where the adstacks of launches by compiled code lie, and how many iterations of each task these run."""
         if (self._places is not None and native.on_host) or self._launcher.adstacks.reports:
             raise NotPrepared
         plan = self._heap_plan_for(counts, sizes)
@@ -361,7 +364,7 @@ class LaunchPlan:
         return self._words, self._placed(plan.counts, self._places)
 
     def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], object]:
-        """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
+        """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
         if view is None:
@@ -373,8 +376,10 @@ class LaunchPlan:
         return lambda: result(tuple([bool(v) if k in bools else v for k, v in enumerate(values())]))
 
     def _recorded(self, number: int) -> bool:
-        """Before a launch by compiled code, with the launcher's lock held: remember whose reports have this number. False if what was
-        reported so far must be read before."""
+        """Record the owner of a launch number before a launch by compiled code, with the launcher's lock held.
+
+        Returns False if earlier reports must be read first.
+        """
         diagnostics = self._launcher.diagnostics
         if diagnostics.full:
             return False
@@ -382,12 +387,12 @@ class LaunchPlan:
         return True
 
     def _report(self, number: int) -> None:
-        """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""
+        """Handle reports after a launch by compiled code. Raises the kernel's errors."""
         self._launcher.diagnostics.record(number, self.compiled)
         self._launcher.synchronize()
 
     def _written(self, arguments: Arguments, indices: Container[int] = range(sys.maxsize)) -> Iterator[tuple[dict[str, int], str]]:
-        """The generations that a launch increases, with their parts: those of trees, and of array arguments among ``indices``."""
+        """Return the generations that a launch increases, with their parts: those of trees, and of array arguments among ``indices``."""
         for index, part in self._trees_written:
             yield arguments.trees[index].generations, part
         for index, allocation_of in self._arrays_written:
@@ -397,7 +402,7 @@ class LaunchPlan:
 
     @staticmethod
     def _placed(counts: tuple[int | None, ...], places: int) -> tuple[int | None, ...]:
-        """``counts`` for a launch whose adstacks lie where they did: the task that places them has nothing to do."""
+        """Return ``counts`` for a launch whose adstacks have the same layout: the task that places them has nothing to do."""
         return (*counts[:places], 0, *counts[places + 1 :])
 
     def _launch_in_order(
@@ -407,21 +412,21 @@ class LaunchPlan:
         counts: Sequence[int | None],
         arguments: Arguments,
     ) -> None:
-        """Launch while there is a recorder, or several streams: after what uses the same memory."""
+        """Launch while there is a recorder, or several streams: after work that uses the same memory."""
         order = stream_order.active
         if recorder is not None and recorder.plans:
-            return  # the device is given it later
+            return  # The device receives it later.
         if order is None:
             self._launch(self.executable, block, counts)
         else:
             order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arguments))
 
     def _uses(self, arguments: Arguments) -> tuple[list[_Part], list[_Part]]:
-        """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
+        """Return the memory that a launch reads, and the memory that it writes, with the parts; None for memory of other libraries."""
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
         adstacks = () if self._count is None else launcher.adstacks.backing
-        reports = launcher.diagnostics.buffers if self.diagnosed else ()  # launches add to them; the host, which empties them, writes
+        reports = launcher.diagnostics.buffers if self.diagnosed else ()  # Launches add to them; the host, which empties them, writes.
         reads, writes = _memory(effects.all_read(), arguments), _memory(effects.all_written(), arguments)
         return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *adstacks))]
 
@@ -434,7 +439,7 @@ class LaunchPlan:
         words: tuple[int, ...],
         counts: tuple[int | None, ...],
     ) -> None:
-        """Record the launch that was just sent. ``words``: what its block says about adstacks."""
+        """Record the launch that was just sent. ``words``: the words about adstacks in its block."""
         recorder.keep(self, *arguments.arrays, *arguments.trees.values())
         if self._count is not None:
             recorder.keep(*self._launcher.adstacks.backing)
@@ -452,7 +457,7 @@ class LaunchPlan:
         recorder.launched(Step(work, *self._uses(arguments)))
 
     def _repeat(self, number: int, drawn: int, arguments: Arguments, words: tuple[int, ...], counts: tuple[int | None, ...]) -> None:
-        """Launch again, with other numbers. The launcher's lock is held."""
+        """Repeat the launch with other numbers. The launcher's lock is held."""
         launcher = self._launcher
         if self.diagnosed:
             if launcher.diagnostics.full:
@@ -472,8 +477,10 @@ class LaunchPlan:
             self._limited(arguments.scalars, arguments.arrays)
 
     def plan_adstacks(self, arguments: Arguments, sizes: AdstackSizes) -> HeapPlan:
-        """How a launch of a kernel with adstacks would use their heap, without touching it. Arguments as of `launch`. Raises
-        OutOfDeviceMemory if there is no room for the adstacks."""
+        """Return how a launch of a kernel with adstacks would use their heap, without touching it. Arguments are those of `launch`.
+
+        Raises OutOfDeviceMemory if the adstacks do not fit.
+        """
         assert self._count is not None, self.compiled.name
         heap = self._launcher.adstacks
         counts = self._count(arguments.scalars, arguments.arrays)
@@ -483,25 +490,25 @@ class LaunchPlan:
 
     @property
     def last_heap_plan(self) -> HeapPlan | None:
-        """How the last launch used the heap of adstacks."""
+        """The heap plan of the last launch."""
         return self._heap_plan
 
     def _heap_plan_for(self, counts: tuple[int | None, ...], sizes: AdstackSizes) -> HeapPlan:
-        """The share of the heap of a launch; that of an earlier one if it was alike."""
+        """Return the heap plan of a launch, which is an earlier plan if its inputs are equal."""
         heap = self._launcher.adstacks
         alike = (counts, sizes.entries, sizes.certain, sizes.ample)
-        found = None if heap.reports else self._heap_plans.get((alike, heap.address, heap.nbytes))
-        if found is None:
+        planned = None if heap.reports else self._heap_plans.get((alike, heap.address, heap.nbytes))
+        if planned is None:
             if self._places is None:
                 plan = heap.reserve(self.compiled, counts, sizes)
             else:
                 plan = heap.reserve_on_device(self.compiled, counts, sizes)
-            found = plan, plan.words.flat(heap.address)
+            planned = plan, plan.words.flat(heap.address)
             if len(self._heap_plans) >= _PLANS_KEPT:
                 self._heap_plans.clear()
-            self._heap_plans[alike, heap.address, heap.nbytes] = found  # the heap may have grown
-        self._heap_plan, self._words = found
-        return found[0]
+            self._heap_plans[alike, heap.address, heap.nbytes] = planned  # The heap may have grown.
+        self._heap_plan, self._words = planned
+        return planned[0]
 
     def _launch_reporting(
         self,
@@ -509,9 +516,9 @@ class LaunchPlan:
         sizes: AdstackSizes,
         drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
-        """Launch of a kernel that prints, can fail, or returns values: numbers are recorded in order, results read back."""
+        """Launch a kernel that prints, can fail, or returns values. Numbers are recorded in order, and results are read back."""
         launcher = self._launcher
-        with launcher.lock:  # one lock from launch to read-back: another thread's launch would overwrite the results
+        with launcher.lock:  # One lock from launch to read-back: another thread's launch would overwrite the results.
             if launcher.diagnostics.full:
                 launcher.synchronize()
             number = self._next()
@@ -525,7 +532,7 @@ class LaunchPlan:
                 pool.after_launch()
             if not self.compiled.returns:
                 return None
-            values = self._read_returns()  # waits, too, and in one submission with the launch
+            values = self._read_returns()  # Waits, too, and in one submission with the launch.
             launcher.synchronize()
             return values
 
@@ -539,7 +546,7 @@ class LaunchPlan:
 
 
 def _memory(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> list[_Part]:
-    """The allocations that effects of a launch concern, and the parts of them; None for memory that is not ours."""
+    """Return the allocations that effects of a launch concern, and the parts of them; None for memory of other libraries."""
     out: list[_Part] = []
     for kind, index, part in effects:
         if kind == "tree":
@@ -557,7 +564,7 @@ def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: 
 
 
 def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
-    """The values that a kernel returns, as they lie in its temporaries from byte ``start`` on."""
+    """Return the values that a kernel returns, as they lie in its temporaries from byte ``start`` on."""
     types = [storage(dtype).np for dtype, _ in compiled.returns]
     offsets = [offset - start for _, offset in compiled.returns]
     # Any: versions of NumPy differ in how they type it.

@@ -27,15 +27,15 @@ _MEMORY_OF = {"python": "interpreter"}
 
 
 def open_device(arch: str, device: str = "", **options: object) -> Device:
-    """Open the device called ``arch`` (a key of `DEVICES`); of several, the one that ``device`` names, by its number or a part of its name.
+    """Open the device called ``arch`` (a key of `DEVICES`); ``device`` chooses among several by number or part of the name.
 
-    Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: no cap).
-    Raises SpirogradRuntimeError, naming the reason, if there is no such device on this machine.
+    Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: unlimited).
+    Raises SpirogradRuntimeError with the reason if there is no such device on this machine.
     """
     module = _import(arch)
     if device and hasattr(module, "devices"):
         options["device"] = device
-    elif device and device != knobs.get("SG_DEVICE"):  # which is set for a GPU, and may stay set
+    elif device and device != knobs.get("SG_DEVICE"):  # The variable is set for a GPU, and may stay set.
         raise SpirogradRuntimeError(f"the option `device={device}` chooses among several devices, and `{arch}` has only one: omit it")
     return cast(Device, module.open(**options))
 
@@ -51,8 +51,10 @@ def available(arch: str) -> str | None:
 
 
 def devices(arch: str) -> list[tuple[str, str]]:
-    """Return the devices among which SG_DEVICE and the option `device` choose, with the reason why each cannot be used ("" if it can);
-    nothing if there is no choice."""
+    """Return the devices among which SG_DEVICE and the option `device` choose, with the reason why each cannot be used, or "".
+
+    Returns an empty list if there is no choice.
+    """
     if available(arch) is not None:
         return []
     listing = getattr(_import(arch), "devices", None)
@@ -66,5 +68,5 @@ def _import(arch: str) -> ModuleType:
     try:
         with gc_paused():
             return importlib.import_module(name)
-    except Exception as error:  # a native library that does not load may raise anything
+    except Exception as error:  # A native library that does not load may raise any exception.
         raise SpirogradRuntimeError(f"the device {arch!r} cannot be used here: {type(error).__name__}: {error}") from error

@@ -1,9 +1,9 @@
 """The offline cache of compiled kernels: one file per key, safe to share between processes.
 
-A file is: a seal with the user's key (`sealing`), length of the header, header (JSON of the artifact, byte strings replaced by their
-place), byte strings. Nothing in it is executed on loading, but a kernel that is launched is: only what was sealed with the key is loaded.
-Writers write to a temporary file and rename it, so that readers only ever see whole files; what does not check out is removed and counts
-as a miss.
+A file consists of a seal with the user's key (`sealing`), the length of the header, the header (JSON of the artifact, byte strings replaced
+by their place), and byte strings. Loading executes none of it, but a kernel may be launched later, so only files sealed with the key are
+loaded. Writers write to a temporary file and rename it, so that readers only see complete files. Invalid files are removed and count as
+misses.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from spirograd.runtime.typed_decoding import Damage, Reader, loads
 
 _PURPOSE = "kernel"
 _SUFFIX = ".sgk"
-_CODE_SUFFIX = ".sgc"  # of what belongs to no kernel
+_CODE_SUFFIX = ".sgc"  # Entries that belong to no kernel.
 # Leftover temporary files of processes that died are removed once they are this old (seconds).
 _STALE_SECONDS = 3600.0
-# After a clean-up this part of the limit is in use, so that not every store has to clean up again.
+# After a clean-up this fraction of the limit is in use, so that not every store has to clean up again.
 _KEEP_PART = 0.9
 
 
 def default_folder() -> Path:
-    """Where caches lie: SG_CACHE_DIR, else ``spirograd`` in the user's cache folder, as the operating system has it."""
+    """Return the folder of caches: SG_CACHE_DIR, else ``spirograd`` in the user's cache folder of the operating system."""
     chosen = knobs.get("SG_CACHE_DIR")
     if chosen:
         return Path(chosen)
@@ -52,7 +52,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Counts of this process (``hits`` to ``evicted``), and what lies on disk now (``files``, ``nbytes``)."""
+    """Counts of this process (``hits`` to ``evicted``), and the contents of the disk (``files``, ``nbytes``)."""
 
     hits: int
     misses: int
@@ -64,18 +64,18 @@ class CacheStats:
 
 
 class Cache:
-    """Compiled kernels on disk under ``path``, at most about ``max_bytes`` of them; the longest unused go first."""
+    """A cache of compiled kernels on disk under ``path``, with about ``max_bytes`` at most; the least recently used are evicted first."""
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int = 256 << 20) -> None:
         self.path = Path(path)
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._counts = {"hits": 0, "misses": 0, "damaged": 0, "stored": 0, "evicted": 0}
-        self._known_bytes: int | None = None  # of the files, as last counted plus what this process added
+        self._known_bytes: int | None = None  # Bytes of the files, as last counted plus the additions of this process.
         self._warned = False
 
     def get(self, key: str) -> CompiledKernel | None:
-        """The kernel stored under ``key``, or None. A damaged file is removed and counts as a miss."""
+        """Return the kernel stored under ``key``, or None. A damaged file is removed and counts as a miss."""
         file = self._file(key)
         try:
             data = read_regular(file)
@@ -88,15 +88,17 @@ class Cache:
             self._count("damaged")
             _remove(file)
             return None
-        with contextlib.suppress(OSError):  # a read-only cache is fine to read from
-            os.utime(file)  # the order of use decides what is evicted
+        with contextlib.suppress(OSError):  # A read-only cache can still be read.
+            os.utime(file)  # The order of use decides which files are evicted.
         self._count("hits")
         return kernel
 
     def put(self, key: str, compiled: CompiledKernel) -> bool:
-        """Store ``compiled`` under ``key`` (its own key). Returns whether it was stored: False for kernels that hold Python code
-        (the interpreter's), for those larger than the cache, without a place for the user's key, and, with a warning once, if the disk
-        refuses."""
+        """Store ``compiled`` under ``key`` (its own key). Return whether it was stored.
+
+        Kernels that contain Python code (the interpreter's) or exceed the cache are not stored, nor is any kernel without a place for the
+        user's key. If the disk refuses, a warning is logged once.
+        """
         if compiled.key != key:
             raise ValueError(f"kernel {compiled.name} has key {compiled.key!r}, it cannot be stored under {key!r}")
         if compiled.run is not None or not is_kept():
@@ -116,7 +118,10 @@ class Cache:
         return True
 
     def code(self, source: str, make: Callable[[], bytes]) -> bytes:
-        """The bytes, as of machine code, that ``make`` makes of ``source``, which names all that they depend on; from the disk if there."""
+        """Return the bytes that ``make`` makes of ``source``, such as machine code; they come from the disk if they are there.
+
+        ``source`` must contain everything that the bytes depend on.
+        """
         file = self._file(source, _CODE_SUFFIX)
         with contextlib.suppress(OSError):
             data = read_regular(file)
@@ -126,12 +131,12 @@ class Cache:
         code = make()
         if not is_kept():
             return code
-        with contextlib.suppress(OSError):  # `put` warns of a disk that refuses
+        with contextlib.suppress(OSError):  # `put` warns of disk errors.
             self._write(file, sealed(code, f"code {file.stem}"))
         return code
 
     def stats(self) -> CacheStats:
-        """Counts of this process, and number and size of the files of kernels now."""
+        """Return the counts of this process, and the number and size of the files of kernels now."""
         sizes = [size for file, size, _ in self._entries() if file.suffix == _SUFFIX]
         with self._lock:
             return CacheStats(**self._counts, files=len(sizes), nbytes=sum(sizes))
@@ -178,7 +183,7 @@ class Cache:
             self._known_bytes = total
 
     def _entries(self) -> Iterator[tuple[Path, int, float]]:
-        """(file, bytes, time of last use) of each entry. Files may vanish at any time: another process evicts too."""
+        """Return (file, bytes, time of last use) of each entry. Files may vanish at any time: another process evicts too."""
         try:
             folders = sorted(self.path.iterdir())
         except OSError:
@@ -188,10 +193,10 @@ class Cache:
         for folder in folders:
             try:
                 with os.scandir(folder) as listing:
-                    found = [(Path(entry.path), entry.stat()) for entry in listing if entry.is_file()]
+                    files = [(Path(entry.path), entry.stat()) for entry in listing if entry.is_file()]
             except OSError:
                 continue
-            for file, status in found:
+            for file, status in files:
                 newest = max(newest, status.st_mtime)
                 if file.suffix in (_SUFFIX, _CODE_SUFFIX):
                     yield file, status.st_size, status.st_mtime
@@ -206,12 +211,12 @@ def _remove(file: Path) -> bool:
     try:
         file.unlink()
     except OSError:
-        return False  # gone already, or open elsewhere on Windows: the next clean-up gets it
+        return False  # Already removed, or open elsewhere on Windows: the next clean-up removes it.
     return True
 
 
 def encode(kernel: CompiledKernel) -> bytes:
-    """The bytes of ``kernel`` as the cache stores it, without its ``run``."""
+    """Return the bytes of ``kernel`` as the cache stores it, without its ``run``."""
     blobs: list[bytes] = []
     header = json.dumps(encoded(kernel, blobs), separators=(",", ":"), allow_nan=False).encode()
     body = struct.pack("<Q", len(header)) + header
@@ -220,7 +225,7 @@ def encode(kernel: CompiledKernel) -> bytes:
 
 
 def decode(data: bytes) -> CompiledKernel | None:
-    """The kernel in ``data``; None if the bytes are damaged, of another version, or sealed with another key."""
+    """Return the kernel in ``data``; None if the bytes are damaged, of another version, or sealed with another key."""
     body = unsealed(data, _PURPOSE)
     if body is None:
         return None
@@ -236,10 +241,10 @@ def decode(data: bytes) -> CompiledKernel | None:
             at += size
         if at != len(body):
             return None
-        found: CompiledKernel = _reader().read(CompiledKernel, loads(body[8 : 8 + header_size]), blobs)
+        kernel: CompiledKernel = _reader().read(CompiledKernel, loads(body[8 : 8 + header_size]), blobs)
     except (struct.error, Damage):
-        return None  # the seal held, but the layout is another version's: compile afresh
-    return found
+        return None  # The seal is valid, but the layout is another version's: compile again.
+    return kernel
 
 
 @functools.cache

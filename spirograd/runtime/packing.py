@@ -1,4 +1,4 @@
-"""Functions that pack the argument block of a launch, made for each compiled kernel."""
+"""Functions that pack the argument block of a launch, generated for each compiled kernel."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _missing(index: int, role: str) -> int:
 def build_packer(
     compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Any
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, number of the launch, number for seeds, `AdstackWords.flat`) -> (argument block, counts).
+    """Return a function (scalars, arrays, trees, number of the launch, number for seeds, `AdstackWords.flat`) -> (argument block, counts).
 
-    Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over slots.
+    It is built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over slots.
     """
     block = compiled.args
     packer = struct.Struct(block.format)
@@ -46,12 +46,12 @@ def build_packer(
 
 
 def build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
-    """A function (scalars, arrays) -> counts, as of `build_packer`."""
+    """Return a function (scalars, arrays) -> counts, as in `build_packer`."""
     return x.function(("s", "a"), _counts(compiled))
 
 
 def _slot_value(slot: Slot, word: int | None, addresses: Mapping[str, int]) -> Expression:
-    """``word``: the place among the words about adstacks of what the slot holds."""
+    """Return the expression of a slot's value. ``word``: the index of the slot's content among the words about adstacks."""
     if word is not None:
         return x.item(x.name("adstacks"), x.number(word))
     if slot.kind == "tree":
@@ -92,7 +92,7 @@ def _count(task: TaskInfo) -> Expression:
 
 
 def fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:
-    """Scalars as their types hold them: floats too large become infinite, as in a cast; other misfits raise, by name."""
+    """Return scalars converted to their types: floats too large become infinite, as in a cast; other misfits raise, by name."""
     fitted = list(scalars)
     for slot in compiled.args.slots:
         dtype = slot.dtype

@@ -1,9 +1,11 @@
-"""Memory for the numbered cells of sparse fields, of which there may be more while a program runs.
+"""Memory for the numbered cells of sparse fields, whose number may grow while a program runs.
 
-A pool has two allocations: the ledger, whose head has the counters, and the cells. The places of both do not depend on how many cells there
-are, so that a pool grows by copies into larger allocations. Devices whose memory costs nothing before it is touched (`Device.reserve`) have
-memory for all cells from the beginning. On others the number of cells in use is read back after each launch that may activate some, without
-waiting, and before the next such launch the pool grows if more than half of the cells are in use.
+A pool has two allocations: the ledger, whose head has the counters, and the cells. The layout of both does not depend on the number of
+cells, so that a pool grows by copies into larger allocations.
+
+Devices whose memory costs nothing before it is touched (`Device.reserve`) have memory for all cells from the beginning. On other devices
+the number of cells in use is read back after each launch that may activate some, without waiting. Before the next such launch the pool
+grows if more than half of the cells are in use.
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ class Extent:
     cell: int
 
     def of(self, cells: int) -> int:
-        """For so many cells."""
+        """Return the bytes for ``cells`` cells."""
         return self.head + self.cell * cells
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """What a pool is made of. ``extents``: of the ledger and of the cells. ``reserved``: cells that nothing is stored in, the first ones.
-    ``first``, ``most``: how many cells there are at first and at most, those included. ``used``, ``capacity``: where in the ledger it says
-    how many cells were given, and how many there are. ``what``: the node; ``call``: how the user makes it, with "{}" for a number."""
+    """The allocations and limits of a pool.
+
+    ``extents``: of the ledger and of the cells. ``reserved``: the first cells, which store nothing. ``first``, ``most``: the number of
+    cells at first and at most, including these. ``used``, ``capacity``: the places in the ledger of the number of cells in use, and of all
+    cells. ``what``: the node; ``call``: the user's call that makes it, with "{}" for a number.
+    """
 
     extents: tuple[Extent, ...]
     reserved: int
@@ -51,24 +56,24 @@ class PoolPlan:
 
 
 class Pool:
-    """See the head of this file. ``capacity``: cells that there is memory for."""
+    """A pool, see the docstring of the module. ``capacity``: the number of cells that memory is allocated for."""
 
     def __init__(self, memory: Memory, plan: PoolPlan) -> None:
         self.plan = plan
         self._memory = memory
         self._most = plan.most
-        self._asked: Any = None  # the readback of how many cells are in use
-        found = self._reserved(memory, plan)
-        self._synchronous = found is not None  # kernels are done when their launch returns
-        self.capacity = plan.first if found is None else plan.most
-        self.allocations: Sequence[Allocation] = found or [memory.allocate(extent.of(self.capacity)) for extent in plan.extents]
+        self._asked: Any = None  # The readback of the number of cells in use.
+        reserved = self._reserved(memory, plan)
+        self._synchronous = reserved is not None  # Launches are complete when they return.
+        self.capacity = plan.first if reserved is None else plan.most
+        self.allocations: Sequence[Allocation] = reserved or [memory.allocate(extent.of(self.capacity)) for extent in plan.extents]
         for allocation in self.allocations:
             allocation.pool = self
         self._write(plan.capacity, self.capacity)
 
     @staticmethod
     def _reserved(memory: Memory, plan: PoolPlan) -> list[Allocation] | None:
-        """Allocations for all cells, if the device has them for nothing."""
+        """Return allocations for all cells, if the device can reserve them at no cost."""
         if not isinstance(memory.device, ReservesMemory):
             return None
         buffers = [memory.device.reserve(extent.of(plan.most)) for extent in plan.extents]
@@ -77,11 +82,11 @@ class Pool:
         return [Allocation(memory.device, b, e.of(plan.most)) for b, e in zip(buffers, plan.extents) if b is not None]
 
     def given(self) -> int:
-        """How many cells kernels have asked for so far. Waits for them."""
+        """Return the number of cells that kernels have requested so far. Waits for them."""
         return int(self.allocations[0].unpack(_WORD, self.plan.used)[0])
 
     def extent(self) -> int:
-        """How many cells may hold anything: waits for nothing."""
+        """Return the number of cells that may store values. Does not wait."""
         if not self._synchronous:
             return self.capacity
         return min(self.plan.reserved + self.given(), self.capacity)
@@ -90,7 +95,7 @@ class Pool:
 
     @property
     def grows(self) -> bool:
-        """Whether there may be more cells than there are."""
+        """Whether the number of cells may grow."""
         return self.capacity < self._most
 
     def before_launch(self) -> None:
@@ -103,12 +108,12 @@ class Pool:
                 self.grow(2 * given)
 
     def after_launch(self) -> None:
-        """A kernel that may activate cells was launched."""
+        """Begin to read the number of cells in use, after a launch of a kernel that may activate cells."""
         if self.grows and self._asked is None and graph_recording.active() is None:
             self._asked = self.allocations[0].read_async(self.plan.used, _WORD.size)
 
     def grow(self, cells: int) -> bool:
-        """Have memory for ``cells`` in use, or for as many as there may be; whether there is for so many. What is stored stays."""
+        """Return allocate memory for ``cells`` in use, up to the limit; stored values stay. Return whether it suffices."""
         if graph_recording.active() is not None:
             return False
         wanted = self.plan.reserved + cells
@@ -129,13 +134,14 @@ class Pool:
         return self.capacity >= wanted
 
     def shortage(self) -> str:
-        """After launches: "" if there were cells enough, else how many they needed and how to have them. There may be more then."""
+        """Return, after launches, "" if there were enough cells, else the number needed and how to reserve them. The pool may have grown
+        then."""
         if self.allocations[0].freed:
             return ""
         had, needed = self.capacity - self.plan.reserved, self.given()
         if needed <= had:
             return ""
-        self._write(self.plan.used, had)  # those beyond are not there
+        self._write(self.plan.used, had)  # Cells beyond do not exist.
         numbers = f"{self.plan.what} needed memory for {needed} cells and had it for {had}"
         if self.grows and self.grow(needed + needed // 4):
             return f"{numbers}; it has it for {self.capacity - self.plan.reserved} now: run again what was lost"

@@ -1,7 +1,7 @@
-"""Profiles: which tasks of which kernels ran when, and what else the host and the device did, while somebody measures.
+"""Profiles: the times of tasks of kernels, and of other work of the host and the device, while a profile measures.
 
-A `Profile` puts itself in front of a device: attributes of the instance hide its methods, and go away when it stops, so that nothing is in
-the way of launches that are not measured. Meanwhile all launches go through Python, and graphs are repeated launch by launch.
+A `Profile` replaces methods of a device: attributes of the instance hide them, and are removed when it stops, so that launches that are not
+measured have no overhead. Meanwhile all launches go through Python, and graphs are repeated launch by launch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spirograd.runtime.launcher import Launcher, LaunchPlan
 
 # Launches whose times are collected at once: collecting waits for the device.
 _PENDING = 4096
-# Records that a profile keeps; totals go on.
+# The most records of a profile; totals continue.
 RECORDS_KEPT = 1 << 20
 # Methods of devices that move bytes -> the place of the number of bytes, or of the data, among their arguments.
 _TRANSFERS = {"upload": 2, "download": 2, "read_async": 2, "fill": 2, "copy": 4}
@@ -32,7 +32,7 @@ _TRANSFERS = {"upload": 2, "download": 2, "read_async": 2, "fill": 2, "copy": 4}
 
 @dataclass(frozen=True, slots=True)
 class TaskKey:
-    """A task of a kernel. ``number``: its place among the kernel's tasks. ``arch``: of the back end."""
+    """A task of a kernel. ``number``: its index among the kernel's tasks. ``arch``: the name of the back end."""
 
     kernel: str
     name: str
@@ -44,10 +44,12 @@ class TaskKey:
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """A task that ran. Times are nanoseconds of `time.perf_counter_ns`; ``cpu`` -1: not known. ``iterations`` None: only the device knew.
-    ``nbytes``, ``operations``: of all iterations, None if that is not known; ``exact`` False: at least so many. ``launch``: the number of
-    the launch; ``first``: whether it is the first task of the launch that ran. ``kernel_id`` tells kernels of one name apart.
-    ``chunks``: see `TaskTime`."""
+    """An execution of a task. Times are nanoseconds of `time.perf_counter_ns`; ``cpu`` is -1 if it is unknown.
+
+    ``iterations`` is None if only the device knew the number. ``nbytes``, ``operations``: of all iterations, None if unknown; ``exact``
+    False: at least this number. ``launch``: the number of the launch; ``first``: whether it is the first task of the launch that ran.
+    ``kernel_id`` distinguishes kernels of one name. ``chunks``: see `TaskTime`.
+    """
 
     key: TaskKey
     kernel_id: int
@@ -82,7 +84,7 @@ class HostRecord:
 
 
 def _of_iterations(chunk: ChunkTime, size: int, count: int | None) -> ChunkTime:
-    """A chunk of groups of ``size`` iterations as one of iterations, counted from the first of the loop, of which there are ``count``."""
+    """Return a chunk of groups of ``size`` iterations as a chunk of iterations, counted from the first of the loop's ``count``."""
     end = chunk.high * size
     return replace(chunk, low=chunk.low * size, high=end if count is None else min(end, count))
 
@@ -95,8 +97,7 @@ class _Launch:
 
 
 class Sink:
-    """What takes the records of all profiles of the process while it is among `spans.sinks`. ``started``: profiles that are to stop
-    with it."""
+    """A receiver of the records of all profiles of the process while it is among `spans.sinks`. ``started``: profiles that stop with it."""
 
     def __init__(self) -> None:
         self.tasks: list[TaskRecord] = []
@@ -104,14 +105,17 @@ class Sink:
         self.started: list[Profile] = []
 
     def measure(self, profile: Profile) -> None:
-        """Have ``profile`` measure as long as this is there."""
+        """Have ``profile`` measure as long as this sink is registered."""
         profile.start()
         self.started.append(profile)
 
 
 class Profile:
-    """Measures the launches of ``launcher`` from `start` to `stop`. ``arch``: the name of its back end. ``tells``: whether recordings
-    of all sessions contain them. Raises SpirogradUnsupportedError if the device cannot tell when tasks ran."""
+    """A profile of the launches of ``launcher`` from `start` to `stop`.
+
+    ``arch``: the name of its back end. ``tells``: whether recordings of all sessions contain them. Raises SpirogradUnsupportedError if the
+    device cannot measure tasks.
+    """
 
     def __init__(self, launcher: Launcher, arch: str, tells: bool = True) -> None:
         device: object = launcher.device
@@ -121,7 +125,7 @@ class Profile:
         self._tells = tells
         self.records: list[TaskRecord] = []
         self.spans: list[spans.Span] = []
-        self.dropped = 0  # records beyond RECORDS_KEPT
+        self.dropped = 0  # Records beyond RECORDS_KEPT.
         self._launcher = launcher
         self._device: Any = device
         self._timer: Any = None
@@ -132,7 +136,7 @@ class Profile:
         self.users = 0
 
     def start(self) -> None:
-        """Measure from now on; `stop` as often as this was called ends it."""
+        """Start measuring. Each call needs one call of `stop`."""
         with self._lock:
             self.users += 1
             if self._timer is not None:
@@ -144,11 +148,11 @@ class Profile:
             for name, place in _TRANSFERS.items():
                 setattr(self._device, name, self._transfer(name, place))
             self._launcher.relay()
-            atexit.register(self.end)  # before the device is closed
+            atexit.register(self.end)  # Before the device is closed.
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not measure in the block."""
+        """Pause measuring in the block."""
         users, self.users = self.users, 1
         self.stop()
         try:
@@ -160,13 +164,13 @@ class Profile:
                 self.start()
 
     def end(self) -> None:
-        """The session ends: stop, however often it was started."""
+        """Stop, however often the profile was started, because the session ends."""
         with self._lock:
             self.users = min(self.users, 1)
             self.stop()
 
     def stop(self) -> None:
-        """See `start`. Does nothing more once the session has ended."""
+        """Stop measuring, see `start`. Does nothing after the end of the session."""
         with self._lock:
             self.users -= 1
             if self.users > 0 or self._timer is None:
@@ -188,14 +192,14 @@ class Profile:
             self.spans.append(span)
 
     def clear(self) -> None:
-        """Forget what was measured so far."""
+        """Clear all records and totals."""
         self.collect()
         self.records.clear()
         self.spans.clear()
         self.dropped = 0
 
     def collect(self) -> None:
-        """Wait for the launches so far, and keep their times."""
+        """Wait for the launches so far, and store their times."""
         with self._lock:
             if self._timer is None:
                 return
@@ -219,7 +223,7 @@ class Profile:
         plan = launch.plan
         task = plan.compiled.tasks[time.task]
         count = 1 if task.kind == "serial" and plan.compiled.run is None else launch.counts[time.task]
-        known = count is not None and plan.compiled.run is None  # the interpreter runs all loops as one task
+        known = count is not None and plan.compiled.run is None  # The interpreter runs all loops as one task.
         work = task.work
         return TaskRecord(
             self._keys_of(plan)[time.task],
@@ -245,10 +249,10 @@ class Profile:
             keys = self._keys[plan] = [TaskKey(compiled.name, task.name, task.kind, k, loc, self.arch) for k, task, loc in tasks]
         return keys
 
-    # --- in front of the device ------------------------------------------------------------------------------------------
+    # --- replaced methods of the device ----------------------------------------------------------------------------------
 
     def _launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """As `Device.launch`."""
+        """Launch and measure, see `Device.launch`."""
         plan = self._launcher.plans[id(executable)]
         with self._lock:
             number = self._numbers()
@@ -260,7 +264,8 @@ class Profile:
                 self.collect()
 
     def _transfer(self, name: str, place: int) -> Callable[..., Any]:
-        """The method ``name`` of the device, which also records the transfer. Its argument number ``place`` is the data, or its size."""
+        """Return the method ``name`` of the device with recording of the transfer. Its argument number ``place`` is the data, or its
+        size."""
         method = getattr(self._device, name)
 
         def transfer(*args: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Seals on the files that spirograd writes for itself and loads as code: the offline cache, and what drivers keep of pipelines.
+"""Seals on the files that spirograd writes for itself and loads as code: the offline cache, and pipeline data of drivers.
 
-A seal is a keyed hash (BLAKE2b, RFC 7693), so only who has the key can make a file that is loaded. The key belongs to the user: 32 random
-bytes in a file that no other user may read, made at the first need. `SG_CACHE_KEY` replaces it where several users or machines share a
-cache. Without a place to keep a key, each process has its own, and loads only what it wrote.
+A seal is a keyed hash (BLAKE2b, RFC 7693), so only a holder of the key can make a file that is loaded. The key belongs to the user: 32
+random bytes in a file that no other user may read, created on demand. `SG_CACHE_KEY` replaces it where several users or machines share a
+cache. Without a place to store a key, each process has its own, and loads only files that it wrote.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from spirograd.base.records import dataclass
 _MAGIC = b"SGS1"
 _HEADER = struct.Struct("<4s32sQ")
 _KEY_BYTES = 32
-_SHORTEST = 16  # characters of SG_CACHE_KEY
-# Files at most that are read: larger ones are none of ours.
+_SHORTEST = 16  # Characters of SG_CACHE_KEY.
+# The largest file that is read, in bytes: larger files are not spirograd's.
 _MOST_BYTES = 4 << 30
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-# Opening a pipe would wait for somebody to write to it.
+# Opening a pipe would wait for a writer.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
 def sealed(body: bytes, purpose: str) -> bytes:
-    """``body`` behind a header that tells whether who wrote it had the key. ``purpose``: what it is, and what it was made of, so that no
-    file can take the place of another."""
+    """Return ``body`` after a header that proves that the writer had the key.
+
+    ``purpose``: the kind of the file and its source, so that no file can replace another.
+    """
     return _HEADER.pack(_MAGIC, _seal(body, purpose), len(body)) + body
 
 
 def unsealed(data: bytes, purpose: str) -> bytes | None:
-    """What `sealed` was given for this ``purpose``; None if the data is damaged, or was sealed with another key."""
+    """Return the body that `sealed` got for this ``purpose``; None if the data is damaged, or was sealed with another key."""
     if len(data) < _HEADER.size:
         return None
     magic, seal, length = _HEADER.unpack_from(data)
@@ -49,20 +51,20 @@ def unsealed(data: bytes, purpose: str) -> bytes | None:
 
 
 def sealed_name(text: str) -> str:
-    """A name for the file about ``text``, which may hold anything: users with different keys have different files in one folder."""
+    """Return a name for the file about ``text``, which is arbitrary: users with different keys have different files in one folder."""
     return hashlib.blake2b(text.encode(), digest_size=32, key=_key(knobs.get("SG_CACHE_KEY")).secret).hexdigest()
 
 
 def is_kept() -> bool:
-    """Whether a later process can read what this one seals."""
+    """Return whether a later process can read files that this process seals."""
     return _key(knobs.get("SG_CACHE_KEY")).kept
 
 
 def _seal(body: bytes, purpose: str) -> bytes:
     named = purpose.encode()
-    made = hashlib.blake2b(struct.pack("<Q", len(named)) + named, digest_size=32, key=_key(knobs.get("SG_CACHE_KEY")).secret)
-    made.update(body)
-    return made.digest()
+    digest = hashlib.blake2b(struct.pack("<Q", len(named)) + named, digest_size=32, key=_key(knobs.get("SG_CACHE_KEY")).secret)
+    digest.update(body)
+    return digest.digest()
 
 
 # --- the key -------------------------------------------------------------------------------------------------------------
@@ -70,7 +72,7 @@ def _seal(body: bytes, purpose: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """``kept``: whether other processes have it, too."""
+    """The key of seals. ``kept``: whether other processes have it, too."""
 
     secret: bytes
     kept: bool = True
@@ -78,7 +80,7 @@ class _Key:
 
 @functools.lru_cache(8)
 def _key(given: str) -> _Key:
-    """The key; ``given``: SG_CACHE_KEY."""
+    """Return the key; ``given``: SG_CACHE_KEY."""
     if given:
         if len(given) < _SHORTEST:
             raise SpirogradValueError(
@@ -88,22 +90,22 @@ def _key(given: str) -> _Key:
         return _Key(hashlib.blake2b(given.encode(), digest_size=_KEY_BYTES, person=b"SG_CACHE_KEY").digest())
     try:
         file = key_file()
-        found = _read_key(file) or _make_key(file)
+        kept = _read_key(file) or _make_key(file)
         problem = "other users may read or replace it"
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
-        found, problem = None, str(error)
-    if found is None:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home.
+        kept, problem = None, str(error)
+    if kept is None:
         warnings.warn(
             f"the key of the offline cache cannot be kept: {problem}. Kernels are compiled in every run; set SG_CACHE_KEY to keep them",
             RuntimeWarning,
             stacklevel=2,
         )
         return _Key(os.urandom(_KEY_BYTES), kept=False)
-    return _Key(found)
+    return _Key(kept)
 
 
 def key_file() -> Path:
-    """Where the user's key lies: ``spirograd/cache.key`` in the folder of the user's settings, as the operating system has it."""
+    """Return the path of the user's key: ``spirograd/cache.key`` in the user's settings folder of the operating system."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -114,7 +116,7 @@ def key_file() -> Path:
 
 
 def _read_key(file: Path) -> bytes | None:
-    """The key in a file; None if there is none, or if another user may know it or may have written it."""
+    """Return the key in a file; None if there is none, or if another user may know it or may have written it."""
     try:
         opened = os.open(file, os.O_RDONLY | _NO_LINK | _AT_ONCE)
     except FileNotFoundError:
@@ -131,7 +133,7 @@ def _read_key(file: Path) -> bytes | None:
 
 
 def _make_key(file: Path) -> bytes | None:
-    """Write a key to a file, in place of one that is not to be trusted. Of several processes that do so, all take what one wrote."""
+    """Write a key to a file, replacing one that cannot be trusted. Processes that do so at the same time all use the key that one wrote."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = write_new(file, os.urandom(_KEY_BYTES))
     try:
@@ -139,7 +141,7 @@ def _make_key(file: Path) -> bytes | None:
     except FileExistsError:
         if _read_key(file) is None:
             os.replace(part, file)
-    except OSError:  # a file system without links
+    except OSError:  # A file system without links.
         os.replace(part, file)
     with contextlib.suppress(OSError):
         part.unlink()
@@ -150,8 +152,10 @@ def _make_key(file: Path) -> bytes | None:
 
 
 def write_new(file: Path, data: bytes) -> Path:
-    """Write a temporary file next to ``file``, for the user alone, to be renamed. Its name can't be foreseen, and no link is followed:
-    others may be able to write to the folder."""
+    """Write a temporary file next to ``file``, for the user alone, to be renamed.
+
+    Its name is unpredictable, and no link is followed, because other users may be able to write to the folder.
+    """
     part = file.with_name(f"{file.stem}.{os.urandom(8).hex()}.tmp")
     opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)
     try:
@@ -165,7 +169,7 @@ def write_new(file: Path, data: bytes) -> Path:
 
 
 def read_regular(file: Path, most: int = _MOST_BYTES) -> bytes | None:
-    """The contents of a file, or None if it is none of ours: no regular file, or longer than ``most`` bytes. Raises OSError."""
+    """Return the contents of a file, or None if it is not a regular file, or longer than ``most`` bytes. Raises OSError."""
     opened = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | _AT_ONCE)
     try:
         status = os.fstat(opened)

@@ -19,9 +19,9 @@ SpaceCheck = Callable[[Sequence[Any], Sequence[Any]], object]
 
 
 def space_check(compiled: CompiledKernel) -> SpaceCheck | None:
-    """What `CompiledKernel.space_limits` demand of the arguments of a launch; None if there are none.
+    """Return a check that the arguments of a launch obey `CompiledKernel.space_limits`; None if there are none.
 
-    One expression that holds for all launches that are to be refused, and few others, decides whether to look closely.
+    One expression that is true for all launches that exceed a limit, and few others, decides whether to run the exact check.
     """
     limits = compiled.space_limits
     if not limits:
@@ -36,7 +36,10 @@ def space_check(compiled: CompiledKernel) -> SpaceCheck | None:
 
 
 def _suspicion(limit: SpaceLimit) -> list[Expression]:
-    """Conditions of which one holds wherever ``limit`` is exceeded. The product of what extents are maxima of is theirs, if it is not 0."""
+    """Return conditions of which one holds wherever ``limit`` is exceeded.
+
+    The product of the arguments of a maximum replaces the maximum, if it is not 0.
+    """
     product: Expression | None = None
     doubts = []
     for size, largest in zip(limit.sizes, limit.largest):
@@ -46,7 +49,7 @@ def _suspicion(limit: SpaceLimit) -> list[Expression]:
             size = size.a
         factor = size_expression(size)
         product = factor if product is None else x.binary(ast.Mult(), product, factor)
-        # An extent that is an argument fits its type. Others are no larger than the product, unless that is 0.
+        # An extent that is an argument fits its type. Other extents are no larger than the product, unless that is 0.
         if largest < limit.most and not isinstance(size, (Arg, Extent)):
             doubts.append(x.compare(factor, ast.Gt(), x.number(largest)))
     return [x.compare(x.number(1) if product is None else product, ast.Gt(), x.number(limit.most)), *doubts]

@@ -1,9 +1,9 @@
 """Work on several streams of a device, with the results of one stream.
 
-An `Order` knows which work uses which memory, and has a stream wait for another one before it touches memory that the other one changes,
-or before it changes what the other one reads. It does so while there may be work on streams beside the device's own, which is number 0:
-from the first use of another stream (`active` is then set, and all launches go through Python) until the device's own stream waits for all
-of them.
+An `Order` records the memory that work uses. Before work touches memory that another stream changes, or changes memory that another stream
+reads, its stream waits for the other one. This happens while there may be work on streams in addition to the device's own, which is number
+0: from the first use of another stream (`active` is then set, and all launches go through Python) until the device's own stream waits for
+all of them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from spirograd.base.device import HasStreams
 from spirograd.base.records import dataclass
 
 T = TypeVar("T")
-Uses = Iterable["tuple[Any, str]"]  # allocations and parts of them, "" for all
+Uses = Iterable["tuple[Any, str]"]  # Allocations and parts of them, "" for all.
 
 active: Order | None = None
-# So many launches in a row on the device's own stream, and it is found out whether the others are done.
+# After this number of launches in a row on the device's own stream, the others are queried for completion.
 _ALONE = 64
 
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """A stream. ``number``: in its `Order`. ``given``: how much work it was given. ``seen``: by number of another stream, up to where of
-    its work this one comes after. ``manual``: it waits for nothing by itself."""
+    """A stream. ``number``: its index in its `Order`. ``given``: the amount of work so far.
+
+    ``seen``: by number of another stream, the amount of its work that this one comes after. ``manual``: the stream waits for others on
+    request only.
+    """
 
     number: int
     handle: Any
@@ -40,7 +43,7 @@ class Side:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """Who used a part of an allocation last: stream and place in its work."""
+    """The last uses of a part of an allocation: streams and positions in their work."""
 
     write: tuple[int, int]
     reads: dict[int, int] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class _Selected(threading.local):
 
 
 class Order:
-    """See the head of this file. ``device``: whose streams they are."""
+    """The order of work on streams, see the docstring of the module. ``device``: the device of the streams."""
 
     def __init__(self, device: HasStreams) -> None:
         self.device = device
@@ -60,15 +63,15 @@ class Order:
         self._sides: dict[int, Side] = {0: self._own}
         self._numbers = 0
         self._selected = _Selected()
-        self._memory: dict[int, dict[str, _Part]] = {}  # by number of the allocation
+        self._memory: dict[int, dict[str, _Part]] = {}  # By number of the allocation.
         self._alone = 0
         self._sections: list[Side] = []
-        self.dropped: list[Side] = []  # streams that nothing refers to any more, put here by finalizers
+        self.dropped: list[Side] = []  # Streams that nothing refers to any more, stored here by finalizers.
 
     # --- streams ---------------------------------------------------------------------------------------------------------
 
     def new(self, manual: bool = False) -> Side:
-        """A new stream. ``manual``: see `Side`."""
+        """Return a new stream. ``manual``: see `Side`."""
         with self.lock:
             while self.dropped:
                 self.delete(self.dropped.pop())
@@ -77,14 +80,14 @@ class Order:
             return side
 
     def section(self, number: int) -> Side:
-        """A stream for one of several pieces of work that may run at the same time."""
+        """Return a stream for one of several pieces of work that may run at the same time."""
         with self.lock:
             while len(self._sections) <= number:
                 self._sections.append(self.new())
             return self._sections[number]
 
     def delete(self, side: Side) -> None:
-        """Give a stream back; what comes next on the device's own one comes after its work."""
+        """Release a stream; later work of the device's own stream comes after its work."""
         with self.lock:
             if self._sides.pop(side.number, None) is not None:
                 if self is active:
@@ -93,11 +96,11 @@ class Order:
 
     @contextlib.contextmanager
     def on(self, side: Side) -> Iterator[None]:
-        """Have the launches, fills and copies of this thread go to a stream in the block."""
+        """Have the launches, fills and copies of this thread run on a stream in the block."""
         before = self._selected.side
         with self.lock:
             self._activate()
-            self._selected.side = side if side.number in self._sides else None  # one that was deleted stands for the device's own
+            self._selected.side = side if side.number in self._sides else None  # A deleted stream stands for the device's own.
         try:
             yield
         finally:
@@ -106,8 +109,10 @@ class Order:
     # --- work ------------------------------------------------------------------------------------------------------------
 
     def run(self, work: Callable[[], T], reads: Uses, writes: Uses, by_host: bool = False) -> T:
-        """Do ``work``, which uses this memory, on the stream of the thread; ``by_host``: it also concerns the host, and goes to the
-        device's own stream."""
+        """Run ``work``, which uses this memory, on the stream of the thread.
+
+        ``by_host``: the work also concerns the host, and runs on the device's own stream.
+        """
         with self.lock:
             side = (None if by_host else self._selected.side) or self._own
             reads, writes = list(reads), list(writes)
@@ -127,12 +132,12 @@ class Order:
             return result
 
     def after_all(self, work: Callable[[], T]) -> T:
-        """Do ``work`` after all work so far, and before all that comes next."""
+        """Run ``work`` after all work so far, and before all later work."""
         with self.lock:
             return self._after_all(work)
 
     def join(self) -> None:
-        """Have the device's own stream wait for all others. Until one of them is used again, all is as if there was only this one."""
+        """Have the device's own stream wait for all others. Until one of them is used again, no order is tracked."""
         global active
         with self.lock:
             if active is not self:
@@ -161,7 +166,7 @@ class Order:
                 self._wait(self._own, side)
 
     def _wait(self, then: Side, first: Side) -> None:
-        """Have ``then`` do what it is given from now on after what ``first`` was given so far."""
+        """Have later work of ``then`` come after the work of ``first`` so far."""
         self.device.order_streams(first.handle, then.handle)
         then.seen[first.number] = first.given
         for number, place in first.seen.items():
@@ -169,7 +174,7 @@ class Order:
                 then.seen[number] = max(then.seen.get(number, 0), place)
 
     def _needed(self, side: Side, reads: Sequence[Any], writes: Sequence[Any]) -> dict[int, int]:
-        """Up to where of the work of other streams work that uses this memory must wait."""
+        """Return the positions in the work of other streams that work with this memory must wait for."""
         needed: dict[int, int] = {}
 
         def after(number: int, place: int) -> None:
@@ -185,7 +190,7 @@ class Order:
         return needed
 
     def _parts(self, memory: Any, part: str) -> list[_Part]:
-        """What is known of the parts that may overlap one. What nothing is known of, the device's own stream used last."""
+        """Return the known uses of the parts that may overlap one. Memory without known uses was last used by the device's own stream."""
         known = self._memory.get(memory.number)
         if known is None:
             self._own.given += 1
@@ -208,7 +213,7 @@ class Order:
                 self._memory[memory.number] = {"": _Part((side.number, side.given))}
 
     def _retire(self, by_host: bool) -> None:
-        """After work on the device's own stream: if it is the only one at work, let it be so."""
+        """Stop tracking, after work on the device's own stream, if it is the only stream with work."""
         self._alone += 1
         if self._alone >= _ALONE and self._selected.side is None and not by_host:
             self._alone = 0
@@ -217,7 +222,7 @@ class Order:
 
 
 def close(order: Order | None) -> None:
-    """The session of ``order`` ends."""
+    """Close ``order`` at the end of its session."""
     global active
     if order is not None and active is order:
         active = None

@@ -1,8 +1,8 @@
 """Records from JSON, as `encoding` wrote them, each value checked against the annotation of its field.
 
 The check of a class is derived from its annotations when the first instance is read: types, alternatives, lengths of tuples, and the
-`base.constraints` that stand in ``Annotated``. A record has exactly the fields of its class. Nothing is executed on decoding. What
-`encoding` does not write raises `Damage` with the path of the field, never anything else.
+`base.constraints` in ``Annotated``. A record has exactly the fields of its class. Decoding executes nothing. Data that `encoding` does not
+write raises `Damage` with the path of the field, never another exception.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spirograd.runtime.encoding import NOT_STORED, Classes
 
 # JSON, byte strings -> a value. Raises Damage.
 Decoder = Callable[[Any, Sequence[bytes]], Any]
-# Integers without limits of their own, such as operands of sizes: what 64 bits hold, signed or not.
+# Integers without limits of their own, such as operands of sizes: the range of 64 bits, signed or not.
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
 
 class Damage(Exception):
-    """What is wrong with data that was read. ``path``: the names and numbers of the fields that lead there, innermost first."""
+    """The error in data that was read. ``path``: the names and numbers of the fields that lead there, innermost first."""
 
     def __init__(self, problem: str, *path: str | int) -> None:
         super().__init__(problem)
@@ -37,13 +37,16 @@ class Damage(Exception):
 
     @property
     def field(self) -> str:
-        """The path as text: ``kernels[0].compiled.args.size``."""
+        """Return the path as text: ``kernels[0].compiled.args.size``."""
         parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in reversed(self.path)]
         return "".join(parts).removeprefix(".")
 
 
 def loads(data: bytes, nan: bool = False) -> Any:
-    """JSON without duplicate names. ``nan``: also with NaN and infinities, which are numbers to Python and not to JSON. Raises Damage."""
+    """Return JSON without duplicate names. Raises Damage.
+
+    ``nan``: also accept NaN and infinities, which are numbers to Python and not to JSON.
+    """
     try:
         return json.loads(data, object_pairs_hook=_unique, parse_constant=float if nan else _no_number)
     except RecursionError:
@@ -53,11 +56,11 @@ def loads(data: bytes, nan: bool = False) -> Any:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         names = [name for name, _ in pairs]
         raise Damage(f"has `{next(name for name in names if names.count(name) > 1)}` twice")
-    return found
+    return entries
 
 
 def _no_number(text: str) -> object:
@@ -65,7 +68,7 @@ def _no_number(text: str) -> object:
 
 
 class Reader:
-    """Reads records of ``classes``. ``checks``: by class, what else must hold for an instance; raises Damage."""
+    """A reader of records of ``classes``. ``checks``: by class, further conditions on an instance, which raise Damage."""
 
     def __init__(self, classes: Classes, checks: Mapping[type, Callable[[object], None]] = {}) -> None:
         self._classes = classes
@@ -73,27 +76,27 @@ class Reader:
         self._decoders: dict[object, Decoder] = {}
 
     def read(self, cls: type[object], plain: object, blobs: Sequence[bytes]) -> Any:
-        """The instance of ``cls`` that ``plain`` describes. Raises Damage."""
+        """Return the instance of ``cls`` that ``plain`` describes. Raises Damage."""
         try:
             return self.decoder(cls)(plain, blobs)
         except RecursionError:
             raise Damage("is nested too deeply") from None
 
     def decoder(self, hint: object) -> Decoder:
-        """What decodes values of a type."""
-        found = self._decoders.get(hint)
-        if found is None:
-            found = self._decoders[hint] = self._made(hint)
-        return found
+        """Return the decoder of values of a type."""
+        decode = self._decoders.get(hint)
+        if decode is None:
+            decode = self._decoders[hint] = self._make_decoder(hint)
+        return decode
 
-    def _made(self, hint: Any) -> Decoder:
+    def _make_decoder(self, hint: Any) -> Decoder:
         if hint in _SCALARS:
             return _SCALARS[hint]
         origin = get_origin(hint)
         if origin is Annotated:
             if hint.__origin__ is int and isinstance(hint.__metadata__[0], Within):
                 return _within(hint.__metadata__[0])
-            return _constrained(self.decoder(hint.__origin__), [made.problem for made in hint.__metadata__])
+            return _constrained(self.decoder(hint.__origin__), [constraint.problem for constraint in hint.__metadata__])
         if origin in (Union, types.UnionType):
             return self._alternatives(hint)
         if origin is tuple:
@@ -115,7 +118,7 @@ class Reader:
         return self._alternatives(Union[tuple(kinds)])
 
     def _alternatives(self, hint: object) -> Decoder:
-        """By what the JSON looks like, which differs between the alternatives."""
+        """Return a decoder that chooses by the shape of the JSON, which differs between the alternatives."""
         options: dict[str, Decoder] = {}
         for option in get_args(hint):
             for shape in self._shapes(option):
@@ -143,7 +146,7 @@ class Reader:
         name, check = cls.__name__, self._checks.get(cls)
         members: list[tuple[str, Decoder]] = []
 
-        def prepare() -> None:  # at the first use: classes name each other
+        def prepare() -> None:  # At the first use: classes name each other.
             hints = _hints(cls)
             members.extend([(f.name, self.decoder(hints[f.name])) for f in fields(cls) if f.name not in NOT_STORED])
 
@@ -165,30 +168,30 @@ class Reader:
             if len(plain) != len(members) + 1:
                 unknown = min(set(plain) - set(values) - {"class"})
                 raise Damage("is not a field of it", unknown)
-            made = cls(**values)
+            record = cls(**values)
             if check is not None:
-                check(made)
-            return made
+                check(record)
+            return record
 
         return decode
 
 
 def _hints(cls: type[object]) -> dict[str, object]:
-    """The annotations of a class of this package, as types: `typing.get_type_hints`, which takes three times as long."""
-    found = {}
+    """Return the annotations of a class of this package as types: `typing.get_type_hints` takes three times as long."""
+    hints = {}
     for base in reversed(cls.__mro__[:-1]):
         names = vars(sys.modules[base.__module__])
         for name, text in inspect.get_annotations(base).items():
             hint = names.get(text) or _BUILTINS.get(text)
-            found[name] = eval(text, names) if hint is None else hint
-    return found
+            hints[name] = eval(text, names) if hint is None else hint
+    return hints
 
 
 _BUILTINS = {"int": int, "str": str, "bool": bool, "float": float, "bytes": bytes}
 
 
 def _late(reader: Reader, cls: type[object]) -> Decoder:
-    """`Reader.decoder` of a class that may contain itself."""
+    """Return the decoder of a class that may contain itself, looked up at the first use."""
     return lambda plain, blobs: reader.decoder(cls)(plain, blobs)
 
 
@@ -206,7 +209,7 @@ def _described(plain: object) -> str:
 
 
 def _shape(plain: object) -> str:
-    """What distinguishes alternatives: the type of the JSON, of records the class, of what JSON lacks the tag."""
+    """Return the distinguishing part of alternatives: the type of the JSON, the class of records, the tag of values that JSON lacks."""
     if type(plain) is not dict:
         return _SHAPES.get(type(plain), type(plain).__name__)
     name = plain.get("class")
@@ -278,10 +281,10 @@ def _bytes(content: object, blobs: Sequence[bytes]) -> bytes:
 
 
 def _dtype(content: object, blobs: Sequence[bytes]) -> DType:
-    found = _DTYPES.get(content) if isinstance(content, str) else None
-    if found is None:
+    dtype = _DTYPES.get(content) if isinstance(content, str) else None
+    if dtype is None:
         raise Damage(f"is {_described(content)}, expected the name of a type")
-    return found
+    return dtype
 
 
 _DTYPES = {t.name: t for t in dtypes.ALL}
@@ -300,8 +303,8 @@ def _constrained(decoder: Decoder, problems: Sequence[Callable[[object], str]]) 
     def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         value = decoder(plain, blobs)
         for problem in problems:
-            if found := problem(value):
-                raise Damage(found)
+            if fault := problem(value):
+                raise Damage(fault)
         return value
 
     return decode
@@ -357,10 +360,10 @@ def _tuple_or_list(decoder: Decoder) -> Decoder:
 def _set(decoder: Decoder) -> Decoder:
     def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         values = decoder(plain, blobs)
-        found = frozenset(values)
-        if len(found) != len(values):
+        elements = frozenset(values)
+        if len(elements) != len(values):
             raise Damage("has an element twice")
-        return found
+        return elements
 
     return decode
 
@@ -368,9 +371,9 @@ def _set(decoder: Decoder) -> Decoder:
 def _dictionary(decoder: Decoder) -> Decoder:
     def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         values = decoder(plain, blobs)
-        found = dict(values)
-        if len(found) != len(values):
+        dictionary = dict(values)
+        if len(dictionary) != len(values):
             raise Damage("has a key twice")
-        return found
+        return dictionary
 
     return decode

@@ -19,7 +19,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.spirvgen.function import Function
-from spirograd.spirvgen.interfaces import Memory, StackSlots
+from spirograd.spirvgen.interfaces import StackSlots, TaskBuffers
 from spirograd.spirvgen.module import Module
 
 Handler = Callable[["Emitter", Op], None]
@@ -52,7 +52,7 @@ class Emitter:
         self._lane_zeros: dict[DType, int] = {}
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
-        self.memory: Memory
+        self.memory: TaskBuffers
         self.stack_slots: StackSlots
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # the variable with the number that this invocation has claimed, by counter

@@ -25,7 +25,7 @@ class Arguments(Protocol):
         """Return the id of an entry; for a buffer, on targets with addresses, its address."""
 
 
-class Memory(Protocol):
+class TaskBuffers(Protocol):
     """The buffers of a task. ``bindings``: see `TaskInfo`."""
 
     bindings: tuple[tuple[int, ...], ...]
@@ -34,7 +34,7 @@ class Memory(Protocol):
     def block(self) -> Arguments:
         """The argument block."""
 
-    def within(self, e: Emitter) -> Memory:
+    def within(self, e: Emitter) -> TaskBuffers:
         """Return the buffers for another function of the module, which ``e`` emits."""
 
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:

@@ -167,5 +167,6 @@ def test_calls_in_loops(session, n: int) -> None:
         for m in range(20):
             for k in range(n):
                 a = np.sin(a + k) if run is dependent else a + np.sin(m * 1.5 + k * start.astype(float))
-        np.testing.assert_allclose(x.to_numpy(), a, rtol=1e-4)
+        # Sums of up to 480 sines cancel: the error is that of their terms.
+        np.testing.assert_allclose(x.to_numpy(), a, rtol=1e-4, atol=5e-6)
         assert ("@sg.sin_f32" in run.llvm()) == (n > inlined)

@@ -62,7 +62,7 @@ def test_known_sizes(arch: str, name: str, monkeypatch: pytest.MonkeyPatch, caps
             rows, stride, required = map(int, numbers)
             assert (target, task, source) == (arch, plan.task, "host")
             assert rows == plan.slots
-            assert rows == (device.threads * max(1, rows // device.threads) if arch == "cpu" else N)
+            assert rows == N or (arch == "cpu" and rows % device.threads == 0)  # many threads share few iterations
             assert stride == slabs[kind].stride
             assert rows * stride <= required == slabs[kind].nbytes
         each = [adstack for adstack in plan.adstacks if adstack.entry_bytes == 4]

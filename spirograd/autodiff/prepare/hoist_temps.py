@@ -1,4 +1,4 @@
-"""Hoists loads from temporaries out of parallel loops that only read them."""
+"""Hoisting of loads from temporaries out of parallel loops that only read them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spirograd.ir.nodes import Kernel, Op, Region, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# The most entries that are loaded so that one of them can be picked.
+# The most entries that are loaded so that one of them can be selected.
 _MAX_ENTRIES = 64
 
 
 def hoist_temps(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Move the loads from temporaries that an outermost parallel loop does not write to in front of the loop.
+    """Hoist loads from temporaries that an outermost parallel loop does not write to.
 
-    So the loop sees, as values, what the temporaries hold at that time; what is in them later does not matter. With indices that are not
+    The loop then takes, as values, the contents of the temporaries at that time, and later contents do not matter. If indices are not
     constant, all entries of the temporary become a vector in front of the loop, if there are at most 64.
     """
     if not any(isinstance(op.attr, TempRef) for op in kernel.walk() if op.code is ops.load):
@@ -54,7 +54,7 @@ class _Hoist(Rewriter):
         return new
 
     def _before(self, load: Op) -> None:
-        """Read in front of the loop what ``load`` needs."""
+        """Load the operands of ``load`` in front of the loop."""
         ref: TempRef = load.attr
         self.b.loc = load.loc
         at = _constant(load)
@@ -71,13 +71,13 @@ class _Hoist(Rewriter):
             return self.copy(op)
         at = _constant(op)
         if at is not None:
-            found = self.scalars.get((ref, at))
-            return self.copy(op) if found is None else found
+            scalar = self.scalars.get((ref, at))
+            return self.copy(op) if scalar is None else scalar
         vector = self.vectors.get(ref)
         return self.copy(op) if vector is None else self.b.emit(ops.extract, vector, self._flat(ref, op.args))
 
     def _flat(self, ref: TempRef, indices: tuple[Op, ...]) -> Op:
-        """The number of an entry, counted row by row."""
+        """Return the number of an entry in row-major order."""
         at = self.value(indices[0])
         for size, i in zip(ref.shape[1:], indices[1:]):
             t = at.type
@@ -88,13 +88,13 @@ class _Hoist(Rewriter):
 
 
 def _constant(load: Op) -> tuple[int, ...] | None:
-    """The indices of a load, if they are constants within the temporary."""
+    """Return the indices of a load if they are constants within the temporary, else None."""
     known = all(i.code is ops.const for i in load.args) and exists(load.attr, load.args, {})
     return tuple([int(i.attr) for i in load.args]) if known else None
 
 
 def _entries(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The indices of all entries, row by row."""
+    """Return the indices of all entries in row-major order."""
     out: list[tuple[int, ...]] = [()]
     for n in shape:
         out = [(*at, i) for at in out for i in range(n)]

@@ -10,18 +10,18 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
-# A step may itself be a loop-carried value that becomes a function of the index first, so the pass repeats.
+# A step may itself be a loop-carried value that first becomes a function of the index, so the pass repeats.
 _ROUNDS = 3
-# A step: what is added (True) or subtracted in each iteration.
+# A step: the value, and whether it is added in each iteration (True) or subtracted.
 _Steps = list[tuple[bool, Op]]
 
 
 def induction(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Compute from the index of a serial `for` the integers that it carries, where the body adds to or subtracts from them what is the same
-    in every iteration, or sets them to the index plus or minus such a value.
+    """Compute loop-carried integers of a serial `for` from its index, if the body adds or subtracts a loop-invariant value in every
+    iteration, or sets them to the index plus or minus such a value.
 
-    All of it wraps, as the additions did; the new operations say so, and are not checked for overflow. Values that a loop hands on
-    unchanged are left to `fold`.
+    The arithmetic wraps, as the additions did. The new operations are marked so, and are not checked for overflow. Values that a loop
+    passes on unchanged are left to `fold`.
     """
     for _ in range(_ROUNDS):
         new = _Induction().kernel(kernel)
@@ -38,8 +38,8 @@ class _Induction(Rewriter):
         self.results: dict[tuple[Op, int], Op] = {}  # (loop, number) -> the final value
 
     def _result(self, op: Op) -> Op:
-        found = self.results.get((op.args[0], op.attr))
-        return self.copy(op) if found is None else found
+        final = self.results.get((op.args[0], op.attr))
+        return self.copy(op) if final is None else final
 
     def _for(self, op: Op) -> Op:
         if op.attr.parallel or len(op.args) == 2:
@@ -73,7 +73,7 @@ class _Induction(Rewriter):
         return start
 
     def _at(self, c: _Closed, index: Op, args: tuple[Op, ...]) -> Op:
-        """What the loop carries into the iteration ``index``."""
+        """Return the loop-carried value in the iteration ``index``."""
         initial, begin = args[2 + c.number], args[0]
         if c.of_index:
             one = self.b.const(1, _integer(index))
@@ -90,7 +90,7 @@ class _Induction(Rewriter):
         return self._after(c, initial, self.b.emit(ops.max_, begin, end), begin)
 
     def _after(self, c: _Closed, initial: Op, index: Op, begin: Op) -> Op:
-        """``initial`` after ``index - begin`` iterations."""
+        """Return ``initial`` after ``index - begin`` iterations."""
         t = _integer(initial)
         count = self.b.emit(ops.sub, self.b.cast(index, t), self.b.cast(begin, t), attr="wrap")
         step = self._sum(self.b.const(0, t), c.steps)
@@ -98,7 +98,7 @@ class _Induction(Rewriter):
 
 
 class _Closed:
-    """Loop-carried value ``number`` of a loop becomes itself, or the index (``of_index``), plus the ``steps``."""
+    """A closed form: loop-carried value ``number`` of a loop is itself, or the index (``of_index``), plus the ``steps``."""
 
     def __init__(self, number: int, of_index: bool, steps: _Steps) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""Scalar promotion before differentiation: what a serial loop does to an element becomes a chain of values."""
+"""Scalar promotion before differentiation: updates of an element by a serial loop become a chain of values."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from spirograd.ir.threaded import LOOPS
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.scalar_promotion import Element, ScalarPromotion
 
-# Atomics whose derivative depends on what is in memory.
+# Atomics whose derivative depends on the contents of memory.
 _SELECTIVE = frozenset(("mul", "min", "max"))
 
 
 def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Let serial loops carry what they read and write at one and the same element: it is loaded before the loop and stored after it.
+    """Let serial loops carry an element that they read and write: it is loaded before the loop and stored after it.
 
-    The indices must be the same throughout the loop, and all other accesses in it surely to other elements; array arguments count as
-    separate memory. The load is made only where the loop would have accessed the element, and the store only if the loop did store. Atomics
-    take part where nothing else updates the element: in serial code, and in parallel loops at elements that belong to one iteration. Left
-    alone is what needs no value: loops that only read, only store, or only add and do not use the old value.
+    The indices must be loop-invariant, and all other accesses in the loop must surely access other elements; array arguments count as
+    separate memory. The load is emitted only where the loop would have accessed the element, and the store only if the loop did store.
+    Atomics take part where nothing else updates the element: in serial code, and in parallel loops at elements that belong to one
+    iteration. Loops that need no value stay as they are: those that only read, only store, or only add and do not use the old value.
     """
     if LOOPS.isdisjoint(kernel.codes):
         return kernel
@@ -51,20 +51,20 @@ class _Promote(ScalarPromotion):
         return [e for e in self.candidates(loop) if self._wanted(e) and self._own(e) and self._entered(loop, e)]
 
     def _wanted(self, element: Element) -> bool:
-        """Whether the derivative needs what the element holds on the way."""
+        """Return whether the derivative needs the values of the element during the loop."""
         valued = [access.op for access in element.accesses if not access.writes or access.op in self.used]
         valued += [op for op in element.writes if op.code is ops.atomic and op.attr[0] in _SELECTIVE and element.ref.dtype.is_float]
         return bool(valued) and bool(element.writes)
 
     def _own(self, element: Element) -> bool:
-        """Whether atomics at the element need not be atomic."""
+        """Return whether atomics at the element need not be atomic."""
         if self.parallel is None or not any(op.code is ops.atomic for op in element.writes):
             return True
         writes = [access for access in accesses_in(self.parallel.regions) if access.writes]
         return self.query.is_private(element.accesses[0], writes, iterations_of(self.parallel))
 
     def _entered(self, loop: Op, element: Element) -> bool:
-        """Whether it is known when the element may be loaded; sets ``always``."""
+        """Return whether it is known when the element may be loaded; sets ``always``."""
         accesses, first = [access.op for access in element.accesses], loop.regions[0].ops
         element.always = exists(element.ref, element.indices, {}) or any(element.key in accessed for accessed in self.accessed)
         if loop.code is ops.while_:
@@ -102,10 +102,10 @@ class _Promote(ScalarPromotion):
             b.if_(condition, then, b.end())
 
     def _runs(self, loop: Op) -> Op:
-        """Whether ``loop`` has an iteration."""
+        """Return whether ``loop`` has an iteration, as a value."""
         if loop.code is ops.for_:
             return self.b.emit(ops.lt, *self.args(loop)[:2])
-        # What the condition reads is the same before the loop; elements that it accesses are loaded already.
+        # The condition reads the same values before the loop, and elements that it accesses are loaded already.
         env = dict(self.env)
         (condition,) = self.inline(loop.regions[0], self.args(loop), clone=True)
         self.env = env

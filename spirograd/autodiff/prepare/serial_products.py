@@ -1,8 +1,8 @@
-"""Atomic products, and uncontended exchanges, become a load, an operation and a store, which have derivatives.
+"""Serial products: atomic products, and uncontended exchanges, become a load, an operation and a store, which have derivatives.
 
-The derivative of a product by one of its factors is the product of those before it and of those after it. Where the iterations of a
-parallel loop share a product, the loop becomes serial: then the loads give the products of the factors before, and the reverse
-accumulates those of the factors after.
+The derivative of a product by one of its factors is the product of the factors before it and of those after it. If the iterations of a
+parallel loop share a product, the loop becomes serial: then the loads give the products of the factors before, and the reverse accumulates
+those of the factors after.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _KINDS = frozenset(("mul", "exchange"))
 
 
 def serial_shared_products(kernel: Kernel, shadow: ShadowOf) -> tuple[Kernel, tuple[str, ...]]:
-    """``kernel`` with those parallel loops serial whose iterations share products that have derivatives; a warning for each product.
+    """Return ``kernel`` with parallel loops serialised whose iterations share products that have derivatives, and a warning for each
+    product.
 
-    ``shadow``: as of `differentiate`. Temporaries, which variables become, have derivatives."""
+    ``shadow``: as in `differentiate`. Temporaries, which variables become, have derivatives."""
     pass_ = _SerialLoops(shadow)
     return pass_.kernel(kernel), tuple(pass_.warnings)
 
@@ -41,8 +42,8 @@ class _SerialLoops(Rewriter):
             name = ref.name.partition(".")[0] if isinstance(ref, TempRef) else ref.name
             text = f"{inner.loc}: iterations of a parallel loop share this product in `{name}`: in differentiated code they run one by one"
             self.warnings[text] = None
-        made = Op(op.code, op.type, self.args(op), replace(op.attr, parallel=False), (self.region(op.regions[0]),), op.loc, op.primal)
-        return self.b.append(made)
+        loop = Op(op.code, op.type, self.args(op), replace(op.attr, parallel=False), (self.region(op.regions[0]),), op.loc, op.primal)
+        return self.b.append(loop)
 
 
 def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
@@ -53,13 +54,14 @@ def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
 
 
 def _is_own(op: Op, parallel: Op) -> bool:
-    """Whether the element that ``op`` changes belongs to one iteration of a loop."""
+    """Return whether the element that ``op`` changes belongs to one iteration of a loop."""
     access = access_of(op)
     return isinstance(access.ref, (FieldRef, ArrayRef)) and not Dependence().carried(access, access, iterations_of(parallel))
 
 
 def serial_products(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Outside of parallel loops all atomic products and exchanges of floats; inside, those at elements that belong to one iteration."""
+    """Replace atomic products and exchanges of floats: all outside of parallel loops; inside, those at elements that belong to one
+    iteration."""
     return _SerialProducts().kernel(kernel)
 
 

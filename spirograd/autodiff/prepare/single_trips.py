@@ -1,4 +1,4 @@
-"""Parallel loops of one iteration, by which programs mark code as serial, become straight-line code."""
+"""Inlining of parallel loops of one iteration, by which programs mark code as serial."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def single_trips(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put the body in the place of each parallel loop that runs exactly once, by its constant bounds."""
+    """Replace each parallel loop that runs exactly once, by its constant bounds, by its body."""
     return _SingleTrips().kernel(kernel)
 
 

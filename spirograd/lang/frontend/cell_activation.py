@@ -45,7 +45,7 @@ def is_active(t: Tracer, node: ast.Call) -> Value:
         if level.table is not None:
             cell = cell_of(t, path.levels[: k + 1], index, False)
             assert cell is not None and level.region is not None
-            # `home` tells the same. That it is read tells that activity matters here, see `found_results`.
+            # `home` tells the same. That it is read tells that activity matters here, see `stored_results`.
             active = active & (cell > NULL) & (hidden_element(t, level.region.home, [cell]).load() > 0)
             if level.list is not None:
                 active = active & (index[level.list.axis] < length_of(t, path.levels[:k], level.list, index))

@@ -188,7 +188,7 @@ def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Valu
         return cell, is_set(t, level, at, index)
     assert level.region is not None
     below = entry_of(t, level, at, index, False)
-    # `home` tells the same. That it is read tells that activity matters here, see `found_results`.
+    # `home` tells the same. That it is read tells that activity matters here, see `stored_results`.
     active: Any = (below > NULL) & (hidden_element(t, level.region.home, [below]).load() > 0)
     if level.list is not None:
         active = active & (index[level.list.axis] < list_element(t, level.list, cell, index).load())

@@ -26,7 +26,7 @@ from spirograd.lang.frontend.frozen_instances import Facts
 from spirograd.lang.frontend.guards import Path, unchanged
 
 if TYPE_CHECKING:
-    from spirograd.base.protocols import Allocation, Place, Scalar, Transfers
+    from spirograd.base.protocols import Allocation, HostTransfers, Place, Scalar
     from spirograd.lang.session_protocol import Session
 
 Flat = tuple[tuple["Scalar", ...], tuple["Place | None", ...]]  # scalars and bindings of flat arguments: of each, one counts
@@ -48,7 +48,7 @@ class Packer(Arguments):
 
     __slots__ = ("gradients", "session", "transfers")
     session: Session
-    transfers: Transfers | None
+    transfers: HostTransfers | None
     gradients: bool
 
     @staticmethod

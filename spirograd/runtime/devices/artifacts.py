@@ -17,13 +17,15 @@ def check_target(kernel: CompiledKernel, target_name: str, device: str) -> None:
 
 
 def check_module(module: bytes, entry: str, name: str) -> None:
-    """Raise SpirogradRuntimeError if the bytes are no SPIR-V at all, or have no ``entry`` point of this name: drivers do not look.
-    ``name`` is the kernel's. What the instructions do is not checked; `SG_VALIDATE=1` has the compiler's modules checked by `spirv-val`."""
+    """Raise SpirogradRuntimeError if the bytes are not SPIR-V, or have no entry point called ``entry``. Drivers do not check either.
+
+    ``name`` is the kernel's name. The instructions are not checked; with `SG_VALIDATE=1`, `spirv-val` checks the compiler's modules.
+    """
     if len(module) < 4 * _HEADER_WORDS or len(module) % 4 or int.from_bytes(module[:4], "little") != _SPIRV_MAGIC:
         raise SpirogradRuntimeError(f"kernel {name}: this is no SPIR-V module ({len(module)} bytes)")
     words = memoryview(module).cast("I")
     at, wanted = _HEADER_WORDS, entry.encode() + b"\0"
-    while at < len(words):  # entry points stand near the beginning
+    while at < len(words):  # Entry points are near the beginning.
         length, code = words[at] >> 16, words[at] & 0xFFFF
         if not length or at + length > len(words) or code == _FUNCTION:
             break

@@ -1,4 +1,4 @@
-"""Asynchronous readbacks (`Device.read_async`), what all devices share: the check of the range, and a readback that is done at once."""
+"""Asynchronous readbacks (`Device.read_async`) for all devices: the check of the range, and a readback that is complete at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spirograd.base.device import READBACK_LIMIT, Buffer
 
 
 def check_range(buffer: Buffer, offset: int, nbytes: int, limit: int = READBACK_LIMIT) -> None:
-    """Raise ValueError unless ``nbytes`` (``limit`` at most) from ``offset`` of ``buffer`` can be read back asynchronously."""
+    """Raise ValueError unless ``nbytes`` (at most ``limit``) from ``offset`` of ``buffer`` can be read back asynchronously."""
     if offset % 4 or nbytes % 4:
         raise ValueError(f"an asynchronous readback takes whole 32-bit words, not {nbytes} bytes from {offset}")
     if not 0 < nbytes <= limit:
@@ -18,7 +18,7 @@ def check_range(buffer: Buffer, offset: int, nbytes: int, limit: int = READBACK_
 
 
 class CompletedReadback:
-    """A `Readback` whose bytes are there from the start. ``count_wait`` notes a wait on the device."""
+    """A `Readback` whose bytes are available from the start. ``count_wait`` counts a wait on the device."""
 
     __slots__ = ("_count_wait", "_data")
 

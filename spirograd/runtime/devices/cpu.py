@@ -1,4 +1,4 @@
-"""The CPU device: host memory, native code, launches that are done when they return."""
+"""The CPU device: host memory, native code, and launches that are complete when they return."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from spirograd.runtime.native import launch_function
 
 _ALIGNMENT = 256
-# From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
+# Allocations of this size or more have pages of their own, zeroed on first access and returned to the system when freed.
 _MAP_BYTES = 1 << 18
-# From this size on memory is mapped in huge pages: page faults of a gigabyte in small pages take half a second.
+# Allocations of this size or more use huge pages: page faults of a gigabyte in small pages take half a second.
 _HUGE_BYTES = 1 << 22
-# Zeros before and behind each allocation. Without bounds checks, a program that reads and writes somewhat out of range goes on, instead of
-# ending the process or changing memory of Python. In mapped memory they are addresses only, until something touches them.
+# Zeros before and after each allocation. Without bounds checks, a program that accesses memory slightly out of range continues, instead of
+# ending the process or changing memory of Python. In mapped memory they are only addresses until they are accessed.
 _GUARD_BYTES = 1 << 12
-_MAP_GUARD_BYTES = 1 << 21  # a huge page, so that the memory between is aligned to these
-# Beyond these, mapped memory has addresses at which an access is a fault, see `memory_faults`: as far as an index of 32 bits leads in an
-# array of 8-byte elements. Nothing else can lie there, so kernels that go wrong do not change memory of Python. Half of the addresses that
-# Linux has stay free.
+_MAP_GUARD_BYTES = 1 << 21  # A huge page, so that the memory in between is aligned to huge pages.
+# Beyond these zeros, mapped memory has addresses where an access is a fault (see `memory_faults`): the range that an index of 32 bits
+# reaches in an array of 8-byte elements. Nothing else can lie there, so faulty kernels do not change memory of Python. Half of the
+# addresses that Linux offers stay free.
 _CLOSED_BYTES, _MOST_CLOSED = 1 << 34, 2048
 _closed: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _MAX_THREADS = 1024
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # Python 3.13 has a name for it
-# How memory is mapped that may be more than there is.
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # Python 3.13 has a name for it.
+# Flags for mappings that may exceed the memory of the machine.
 _UNBACKED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE if os.name == "posix" else None
 
 
@@ -66,7 +66,10 @@ class Executable:
 
 
 def _choose_threads(max_threads: int) -> int:
-    """Threads to use: the option, else SG_NUM_THREADS, else all that the process may use. Raises SpirogradRuntimeError for nonsense."""
+    """Return the number of threads: the option, else SG_NUM_THREADS, else all that the process may use.
+
+    Raises SpirogradRuntimeError for invalid values.
+    """
     text = knobs.get("SG_NUM_THREADS")
     source, value = "max_threads", max_threads
     if not max_threads and text:
@@ -81,10 +84,10 @@ def _choose_threads(max_threads: int) -> int:
 
 
 def open(*, debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> CpuDevice:
-    """The CPU as a device.
+    """Open the CPU as a device.
 
-    ``max_threads``: 0 for SG_NUM_THREADS, or all. ``device_memory_bytes``: a cap on what is allocated at a time. ``debug`` changes
-    nothing here: checks are compiled into kernels. Raises SpirogradRuntimeError for values out of range.
+    ``max_threads``: 0 for SG_NUM_THREADS, or all. ``device_memory_bytes``: the most bytes allocated at a time. ``debug`` has no effect
+    here, because checks are compiled into kernels. Raises SpirogradRuntimeError for values out of range.
     """
     if device_memory_bytes is not None and device_memory_bytes <= 0:
         raise SpirogradRuntimeError(f"device_memory_bytes must be positive, not {device_memory_bytes}")
@@ -92,12 +95,12 @@ def open(*, debug: bool = False, max_threads: int = 0, device_memory_bytes: int 
 
 
 def available() -> str | None:
-    """None: wherever this module imports, the CPU can be used."""
+    """Return None: the CPU can be used wherever this module imports."""
     return None
 
 
 class CpuDevice:
-    """Implements the Device protocol. Addresses are host pointers, so host arrays need no copies."""
+    """The CPU as a `Device`. Addresses are host pointers, so host arrays need no copies."""
 
     on_host = True
 
@@ -108,18 +111,21 @@ class CpuDevice:
         self.info = DeviceInfo("cpu", f"{caps.cpu_name} ({platform.machine()})", version(), detail)
         self.threads = threads
         self._limit = memory_limit if memory_limit is not None else caps.max_allocation
-        self._pool: Any = None  # made when the first kernel is loaded
+        self._pool: Any = None  # Created when the first kernel is loaded.
         self._cache: CodeCache | None = None
         self._lock = threading.Lock()
         self._allocated = 0
-        self._reserved: set[int] = set()  # addresses of memory that does not count
+        self._reserved: set[int] = set()  # Addresses of memory that does not count towards the limit.
         self._closed = False
         self.waits = 0
 
     # --- memory ---
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
-        """Zeroed memory. Raises OutOfDeviceMemory beyond the cap (or the machine's memory), or if the system refuses."""
+        """Return allocate zeroed memory.
+
+        Raises OutOfDeviceMemory beyond the cap (or the machine's memory), or if the system refuses.
+        """
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         size = max((nbytes + 15) & ~15, 16)
@@ -149,7 +155,7 @@ class CpuDevice:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Drop the memory; the system has it back once no view of it is left. Wrapped host memory stays with its owner."""
+        """Free the memory; the system gets it back once no view of it is left. Wrapped host memory stays with its owner."""
         if buffer.handle is None:
             return
         buffer.handle = None
@@ -174,7 +180,7 @@ class CpuDevice:
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         view = self._view(buffer, offset, nbytes)
-        if word == 0:  # a tenth of the time for the gradients of single numbers
+        if word == 0:  # Takes a tenth of the time for gradients of single numbers.
             ctypes.memset(buffer.address + offset, 0, nbytes)
         else:
             np.frombuffer(view, np.uint32)[:] = word
@@ -189,7 +195,7 @@ class CpuDevice:
         return Buffer(nbytes, address)
 
     def _view(self, buffer: Buffer, offset: int, nbytes: int) -> memoryview:
-        """Writable bytes of a buffer. Raises SpirogradRuntimeError for a range outside of it."""
+        """Return the writable bytes of a buffer. Raises SpirogradRuntimeError for a range outside of it."""
         if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
             raise SpirogradRuntimeError(f"{nbytes} bytes at {offset} are outside of a buffer of {buffer.nbytes} bytes")
         if buffer.handle is not None:
@@ -220,7 +226,7 @@ class CpuDevice:
         executable.watched.locate(locations)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """Run all tasks; they are done on return. The kernel finds its bounds itself, so ``counts`` is not looked at."""
+        """Run all tasks; they are complete on return. The kernel computes its bounds itself, so ``counts`` is ignored."""
         if self._closed:
             raise SpirogradRuntimeError(f"cannot launch {executable.name}: the device is closed")
         pool = self._pool
@@ -234,7 +240,7 @@ class CpuDevice:
 
     def native_code(self) -> launch_function.Code | None:
         """See `CallsNatively`."""
-        from spirograd.runtime.native import launch_function  # many processes record no launch
+        from spirograd.runtime.native import launch_function  # Many processes record no launch.
 
         return launch_function.code(self._cache)
 
@@ -242,7 +248,7 @@ class CpuDevice:
         return NativeEntry(executable.library.addresses[abi.DRIVER], self._pool.enter())
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: launches are complete when they return."""
         self._count_wait()
 
     def _count_wait(self) -> None:
@@ -250,14 +256,16 @@ class CpuDevice:
             self.waits += 1
 
     def close(self) -> None:
-        """No more launches; memory goes with its buffers, and the worker threads are shared with later devices."""
+        """Refuse later launches. Buffers own their memory, and later devices share the worker threads."""
         self._closed = True
         validity.renew()
 
 
 def _between_closed_pages(size: int, flags: int = mmap.MAP_SHARED if os.name == "posix" else 0) -> tuple[mmap.mmap, int] | None:
-    """Map ``size`` bytes between two ranges of _CLOSED_BYTES that cannot be accessed. Returns the mapping and the offset of the bytes, or
-    None if the system does not offer that many addresses."""
+    """Map ``size`` bytes between two ranges of _CLOSED_BYTES that cannot be accessed.
+
+    Returns the mapping and the offset of the bytes, or None if the system does not offer enough addresses.
+    """
     if sys.platform != "linux" or len(_closed) >= _MOST_CLOSED:
         return None
     try:
@@ -287,6 +295,6 @@ def _small(size: int) -> memoryview:
 def _map(size: int, **options: int) -> memoryview:
     pages, start = _between_closed_pages(size, **options) or (mmap.mmap(-1, size + 2 * _MAP_GUARD_BYTES, **options), _MAP_GUARD_BYTES)
     if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # kernels built without huge pages refuse the advice; the memory is good
+        with contextlib.suppress(OSError):  # Kernels of Linux built without huge pages reject the advice; the memory is usable.
             pages.madvise(mmap.MADV_HUGEPAGE, start, size)
     return memoryview(pages)[start : start + size]

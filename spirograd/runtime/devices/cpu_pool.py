@@ -1,7 +1,7 @@
 """Worker threads of the CPU device: Python threads that stay inside one call of compiled code, with the GIL released.
 
 The code of the pool and of the entry of launches is compiled once for each machine, if there is an offline cache, and linked once for each
-process: from when the device is opened on, beside what else the process does.
+process. Compilation begins when the device is opened, in parallel with the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if sys.platform == "linux":
 # Pauses before an idle worker sleeps: about 0.1 ms, since waking it costs several microseconds.
 _WORKER_SPINS = 2000
 _JOIN_SECONDS = 1.0
-# At most so much of a stack is used that may grow for ever; so much Linux leaves free below it.
+# The most bytes used of a stack without a limit. Linux leaves as many free below the stack.
 _LARGEST_STACK, _STACK_GAP = 1 << 26, 1 << 20
 _code_lock = threading.Lock()
 _code: list[PoolCode] = []
@@ -44,8 +44,11 @@ _preparing: list[threading.Thread] = []
 
 @dataclass(slots=True, eq=False)
 class PoolCode:
-    """The pool's functions in this process. ``kind``: how threads sleep (see `sleeping`). ``entries``: addresses of what kernels call.
-    ``launch``: the entry through which Python launches them."""
+    """The functions of the pool in this process.
+
+    ``kind``: how threads sleep (see `sleeping`). ``entries``: addresses of functions that kernels call. ``launch``: the entry through which
+    Python launches kernels.
+    """
 
     kind: str
     entries: dict[str, int]
@@ -63,7 +66,7 @@ def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
     text = pool_module(machine, kind) + stack_limit_module(system) + fault_handler.fault_handler_module(system, machine) + cpu_call.TEXT
 
     def compiled() -> bytes:
-        return compile_module(text, caps, options, need=0).binary  # it is written as LLVM's passes would leave it
+        return compile_module(text, caps, options, need=0).binary  # The text is written as LLVM's passes would leave it.
 
     code = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
     imports = cpu_call.imports() | (_windows_imports() if kind == "windows" else {})
@@ -82,7 +85,10 @@ def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
 
 
 def _main_stack() -> tuple[int, int]:
-    """Where the stack of the main thread may come to end, and where it begins; (0, 0) if that cannot be read. On Linux."""
+    """Return the lowest address that the stack of the main thread may reach, and where it begins, on Linux.
+
+    Returns (0, 0) if that cannot be read.
+    """
     below = 0
     with contextlib.suppress(OSError, ValueError), open("/proc/self/maps") as mappings:
         for line in mappings:
@@ -103,7 +109,7 @@ def _windows_imports() -> dict[str, int]:
 
 
 def code(cache: CodeCache | None = None) -> PoolCode:
-    """The pool's code, linked once per process."""
+    """Return the pool's code, linked once per process."""
     with _code_lock:
         if not _code:
             _install_hooks()
@@ -112,30 +118,30 @@ def code(cache: CodeCache | None = None) -> PoolCode:
 
 
 def prepare(cache: CodeCache | None) -> None:
-    """Begin to compile or load the pool's code, on another core while the process imports the compiler. That of `code` waits for it."""
+    """Begin to compile or load the pool's code on another core, while the process imports the compiler. `code` waits for it."""
     if _code or usable_threads() == 1:
         return
     _install_hooks()
-    # Not a daemon: Python would let LLVM be unloaded below it at its end.
+    # Not a daemon: Python would unload LLVM while the thread uses it.
     thread = threading.Thread(target=_prepare, args=(cache,), name="spirograd-prepare")
-    with contextlib.suppress(RuntimeError):  # where no thread can be started, the first launch does it
+    with contextlib.suppress(RuntimeError):  # Where no thread can be started, the first launch does the work.
         thread.start()
         _preparing.append(thread)
 
 
 def _prepare(cache: CodeCache | None) -> None:
-    with contextlib.suppress(SpirogradRuntimeError):  # the first launch raises it
+    with contextlib.suppress(SpirogradRuntimeError):  # The first launch raises the error.
         code(cache)
 
 
 def _end_preparing() -> None:
-    """Wait for threads that prepare, so that no child is forked while one of them is in LLVM and holds its lock."""
+    """Wait for threads that prepare, so that no child is forked while one of them holds a lock of LLVM."""
     while _preparing:
         _preparing.pop().join()
 
 
 class WorkerPool:
-    """``threads`` threads in all, the caller among them.
+    """A pool of ``threads`` threads, including the caller's.
 
     ``state`` is the address that compiled kernels take as their pool; where ``ready`` is False, `enter` starts the workers first.
     """
@@ -149,7 +155,7 @@ class WorkerPool:
         _pools.add(self)
 
     def forget(self) -> None:
-        """Start afresh, without workers: in a forked child only the calling thread exists, whatever the others were doing."""
+        """Start again without workers: in a forked child only the calling thread exists, in whatever state the others were."""
         self._lock = threading.Lock()
         self._workers: list[threading.Thread] = []
         self._memory = ctypes.create_string_buffer(abi.POOL_BYTES + 64)
@@ -162,7 +168,7 @@ class WorkerPool:
         self.ready = self.threads == 1
 
     def enter(self) -> int:
-        """The address of the pool's state, with its workers running."""
+        """Return the address of the pool's state, with its workers running."""
         if not self.ready:
             self._start()
         return self.state
@@ -192,7 +198,7 @@ class WorkerPool:
             if not any(worker.is_alive() for worker in self._workers):
                 self._workers.clear()
                 return
-        _stuck.append(self)  # a worker still runs a chunk: its pool must outlive it
+        _stuck.append(self)  # A worker still runs a chunk: its pool must outlive it.
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
@@ -219,12 +225,12 @@ def _install_hooks() -> None:
 
 @once_in_process
 def shared(threads: int) -> WorkerPool:
-    """The pool of this many threads that all devices of the process share."""
+    """Return the pool of ``threads`` threads that all devices of the process share."""
     return WorkerPool(threads, code())
 
 
 def usable_threads() -> int:
-    """CPUs that this process may run on."""
+    """Return the number of CPUs that this process may run on."""
     if sys.platform.startswith("linux"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,8 +1,8 @@
-"""Times of the tasks of kernels on the CPU: the same object code, linked with functions that look at the clock around the pool's.
+"""Times of the tasks of kernels on the CPU: the same object code, linked with functions that read the clock before and after the pool's.
 
-A kernel calls the pool's functions with the address that its launch got as the pool, and looks at nothing behind it. A timed launch gives
-the address of a *context* instead: the pool, how many parallel tasks have run, where chunks are recorded, or 0, and an entry for each task.
-What a kernel does before, between and after its parallel tasks is its serial tasks.
+A kernel passes the address that its launch got as the pool to the pool's functions, and reads nothing at it. A timed launch passes the
+address of a *context* instead: the pool, the number of parallel tasks so far, where chunks are recorded, or 0, and an entry for each task.
+The serial tasks of a kernel are the work before, between and after its parallel tasks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.devices import cpu_pool
 
 _RUN, _UPDATE = "sg_timed_run", "sg_timed_update"
-# Words of 64 bits: of a context before its entries, and of an entry: begin, end, processor time of all threads, then that of the caller at
-# the begin and at the end.
+# Words of 64 bits: of a context before its entries, and of an entry (begin, end, processor time of all threads, then processor time of the
+# caller at the begin and at the end).
 _HEADER, _ENTRY = 3, 5
-# Of the memory where chunks are recorded: before its entries how many fit and how many there were; of an entry: task, thread, range, times.
+# Words where chunks are recorded: before its entries, the capacity and the count; in an entry, task, thread, range and times.
 _CHUNKS_HEADER, _CHUNK = 2, 6
-_CHUNKS = 1 << 14  # of a launch that are recorded
+_CHUNKS = 1 << 14  # The most recorded chunks of a launch.
 # Numbers of clocks, by system: the one of `time.perf_counter_ns`, and the processor time of the thread.
 _CLOCKS = {"Linux": (1, 3), "Darwin": (8, 16)}
 
@@ -83,8 +83,11 @@ _CHOOSE_VARIANT = """  %none = icmp eq ptr %uncontended, null
 
 
 def _chunk(name: str, word: int) -> str:
-    """A task that runs the one whose address is in ``word`` of its block, with the block in word 2, and adds the processor time that it
-    took to word 3. It records its range and times, with the number of the task in word 5, in the memory whose address is in word 4."""
+    """Return a task that runs the task whose address is in ``word`` of its block, with the block in word 2.
+
+    It adds the processor time to word 3. It records its range and times, with the number of the task in word 5, in the memory whose address
+    is in word 4.
+    """
     words = ("i64 %number", "i64 %thread", "i64 %lo", "i64 %hi", "i64 %begin", "i64 %end")
     stores = "".join(f"  %e{k} = getelementptr i64, ptr %records, i64 %p{k}\n  store {word}, ptr %e{k}\n" for k, word in enumerate(words))
     places = "".join(f"  %p{k} = add i64 %offset, {_CHUNKS_HEADER + k}\n" for k in range(len(words)))
@@ -124,7 +127,7 @@ done:
 
 
 def _timed(name: str, called: str, update: bool) -> str:
-    """``called`` with the clock before and after. ``update``: it takes an uncontended variant of the task, or null."""
+    """Return ``called`` with the clock read before and after. ``update``: whether it takes an uncontended variant of the task, or null."""
     variant, costs = (", ptr %uncontended", ", i64 %cost, i64 %uncontended_cost") if update else ("", ", i64 %cost")
     wrapped_variant = ", ptr %variant" if update else ""
     choose, store = (_CHOOSE_VARIANT, "  store ptr %uncontended, ptr %w1\n") if update else ("", "")
@@ -183,53 +186,53 @@ declare void @{abi.POOL_UPDATE}(ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64
 
 @functools.cache
 def _library() -> Library:
-    """The timed functions, linked with the pool's, once per process."""
+    """Return the timed functions, linked with the pool's, once per process."""
     code = compile_module(_text(platform.system()), host_caps(), CompileOptions(opt_level=0), need=0).binary
     return link(code, (_RUN, _UPDATE), cpu_pool.code().entries)
 
 
 class CpuTimer:
-    """A `TaskTimer`. ``pool``: that of the device. One thread at a time launches: the caller holds the lock of its profile."""
+    """A `TaskTimer` of the CPU. ``pool``: the device's pool. One thread at a time launches: the caller holds the lock of its profile."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         addresses = _library().addresses
         self._imports = {**cpu_pool.code().entries, abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
-        self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # by the `id` of the kernel, which is kept
+        self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # By the `id` of the kernel, which is kept alive.
         self._times: list[TaskTime] = []
-        self._chunks: Any = None  # where chunks of a launch are recorded
+        self._chunks: Any = None  # Where chunks of a launch are recorded.
 
     def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
         """See `TaskTimer`."""
-        found = self._linked.get(id(kernel))
-        if found is None:
+        linked = self._linked.get(id(kernel))
+        if linked is None:
             library = link(kernel.binaries, (abi.DRIVER,), self._imports)
-            found = self._linked[id(kernel)] = (cpu_pool.code().launch.caller(library.addresses[abi.DRIVER]), library, kernel)
+            linked = self._linked[id(kernel)] = (cpu_pool.code().launch.caller(library.addresses[abi.DRIVER]), library, kernel)
         parallel = sum([task.kind != "serial" for task in kernel.tasks])
         traced = bool(spans.sinks)
         context = (ctypes.c_int64 * (_HEADER + _ENTRY * parallel))(self._pool.enter(), 0, self._records_address() if traced else 0)
         data = block if type(block) is bytes else bytes(block)
         cpu = time.thread_time_ns()
         begin = perf_counter_ns()
-        found[0](data, ctypes.addressof(context))
+        linked[0](data, ctypes.addressof(context))
         end = perf_counter_ns()
-        whole = (begin, end, cpu, time.thread_time_ns())
-        self._split(kernel, counts, number, list(context), whole, self._recorded() if traced else {})
+        total = (begin, end, cpu, time.thread_time_ns())
+        self._split(kernel, counts, number, list(context), total, self._recorded() if traced else {})
 
     def _records_address(self) -> int:
-        """The address of memory for the chunks of a launch, with none in it."""
+        """Return the address of empty memory for the chunks of a launch."""
         if self._chunks is None:
             self._chunks = (ctypes.c_int64 * (_CHUNKS_HEADER + _CHUNK * _CHUNKS))(_CHUNKS)
         self._chunks[1] = 0
         return ctypes.addressof(self._chunks)
 
     def _recorded(self) -> dict[int, list[ChunkTime]]:
-        """The chunks of the launch, by number of the parallel task."""
+        """Return the chunks of the launch, by number of the parallel task."""
         words = self._chunks[_CHUNKS_HEADER : _CHUNKS_HEADER + _CHUNK * min(self._chunks[1], _CHUNKS)]
-        found: dict[int, list[ChunkTime]] = {}
+        chunks: dict[int, list[ChunkTime]] = {}
         for k in range(0, len(words), _CHUNK):
-            found.setdefault(words[k], []).append(ChunkTime(*words[k + 1 : k + _CHUNK]))
-        return found
+            chunks.setdefault(words[k], []).append(ChunkTime(*words[k + 1 : k + _CHUNK]))
+        return chunks
 
     def _split(
         self,
@@ -237,12 +240,14 @@ class CpuTimer:
         counts: Sequence[int | None],
         number: int,
         words: list[int],
-        whole: tuple[int, int, int, int],
+        total: tuple[int, int, int, int],
         chunks: dict[int, list[ChunkTime]],
     ) -> None:
-        """The times of tasks from the entries of a launch, and from when and how much of its thread it took as a whole. Serial tasks that
-        follow each other are timed as one, which counts for the first of them."""
-        at, after, cpu, cpu_after = whole
+        """Compute the times of tasks from the entries of a launch, and from its begin, end and processor times.
+
+        Consecutive serial tasks are timed as one, which counts for the first of them.
+        """
+        at, after, cpu, cpu_after = total
         entry, after_serial = _HEADER, False
         for k, task in enumerate(kernel.tasks):
             more = entry < len(words)
@@ -258,7 +263,7 @@ class CpuTimer:
             entry, after_serial = entry + _ENTRY, False
 
     def collect(self) -> list[TaskTime]:
-        """See `TaskTimer`. Launches are done when they return."""
+        """Return the times, see `TaskTimer`. Launches are complete when they return."""
         times, self._times = self._times, []
         return times
 

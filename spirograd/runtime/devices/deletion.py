@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-# `launch` collects when so much was released; else that happens whenever memory is allocated and on each synchronize.
+# `launch` collects when this number of resources was released; otherwise each allocation and each synchronization collects.
 COLLECT_AT = 1024
 
 
@@ -15,10 +15,10 @@ def _at_once() -> int:
 
 
 class DeletionQueue:
-    """Calls ``delete`` with what was put in, when it may be deleted. ``released``: what was put in since the last `collect`;
-    ``held``: bytes of memory that pending work may still use.
+    """The deferred deletion queue: it calls ``delete`` with released resources once they may be deleted.
 
-    `put` and `extend` take no lock, because finalizers call them, which may run anywhere. The device's lock guards `collect`.
+    ``released``: resources since the last `collect`; ``held``: bytes of memory that pending work may still use. `put` and `extend` take no
+    lock, because finalizers call them, which may run anywhere. The device's lock guards `collect`.
     """
 
     __slots__ = ("_delete", "_waiting", "extend", "held", "put", "released")
@@ -34,10 +34,10 @@ class DeletionQueue:
         return len(self.released)
 
     def collect(self, pending: int = 0, completed: Callable[[], int] = _at_once) -> None:
-        """Delete what is no longer in use.
+        """Delete resources that are no longer in use.
 
-        ``pending`` counts the submissions that may use what was released until now, and ``completed()`` those that are done. By default all
-        is deleted, for drivers that keep alive what pending work uses.
+        ``pending`` counts the submissions that may use the resources released until now; ``completed()`` returns the number of completed
+        submissions. By default all resources are deleted, for drivers that keep alive the resources that pending work uses.
         """
         released, waiting = self.released, self._waiting
         while released:

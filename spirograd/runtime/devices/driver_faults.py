@@ -1,4 +1,4 @@
-"""What runs in a driver that computes on the CPU, for the handler of memory faults: a fault in it ends the process."""
+"""Kernels that run in a driver on the CPU, for the handler of memory faults: a fault in such a driver ends the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT = 8
 
 
 class Text:
-    """Text in memory that stays where it is. ``address``: of two words, its address and its length."""
+    """Text in memory that does not move. ``address``: of two words, the address and the length of the text."""
 
     __slots__ = ("_bytes", "address", "words")
 
@@ -23,12 +23,12 @@ class Text:
 
 
 def place(loc: Loc | None) -> str:
-    """Where a kernel or a task stands in the source, for a message."""
+    """Return the place of a kernel or a task in the source, for a message."""
     return "" if loc is None else f" ({loc.file}:{loc.line})"
 
 
 class Flight:
-    """The last kernels that were launched on these drivers since the host waited. ``address``: of an array of addresses of `Text`, or 0."""
+    """The last kernels launched on such drivers since the host waited. ``address``: of an array of addresses of `Text`, or 0."""
 
     def __init__(self) -> None:
         self._words = (ctypes.c_uint64 * _KEPT)()
@@ -38,7 +38,7 @@ class Flight:
         self.address = ctypes.addressof(self._words)
 
     def add(self, text: Text) -> None:
-        """Note a launch of another kernel than the ``last`` one."""
+        """Return add a launch of a kernel other than the ``last`` one."""
         k = self._count % _KEPT
         self._texts[k] = self.last = text
         self._words[k] = text.address

@@ -1,7 +1,7 @@
-"""The interpreter as a device: byte arrays with made-up addresses, and artifacts that carry a callable.
+"""The interpreter as a device: byte arrays with invented addresses, and artifacts that carry a callable.
 
-Everything happens at once: a launch returns when it is done. Addresses of different buffers never touch, so an index that leaves its buffer
-cannot reach another one.
+All work is synchronous: a launch is complete when it returns. Addresses of different buffers never touch, so an index that leaves its
+buffer cannot reach another one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CAPS = Capabilities(
 
 
 class InterpreterDevice:
-    """A `Device` over NumPy memory. ``limit``: bytes that may be allocated at a time, None for no limit."""
+    """A `Device` over NumPy memory. ``limit``: the most bytes allocated at a time, None if unlimited."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.info = DeviceInfo("interpreter", "reference interpreter", f"NumPy {np.__version__}", (("python", platform.python_version()),))
@@ -91,7 +91,7 @@ class InterpreterDevice:
                 self._used -= buffer.nbytes
 
     def resolve(self, address: int) -> np.ndarray[Any, Any]:
-        """The writable bytes from ``address`` to the end of its buffer; raises LookupError outside of every buffer."""
+        """Return the writable bytes from ``address`` to the end of its buffer; raise LookupError outside of every buffer."""
         k = bisect_right(self._starts, address) - 1
         if k >= 0:
             start = self._starts[k]
@@ -128,7 +128,7 @@ class InterpreterDevice:
         return self._range(buffer, 0, buffer.nbytes).data
 
     def wrap(self, address: int, nbytes: int) -> Buffer | None:
-        """None: host memory is copied, so that kernels can only reach what the device has checked."""
+        """Return None: host memory is copied, so that kernels can only reach memory that the device has checked."""
         return None
 
     def _range(self, buffer: Buffer, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
@@ -147,7 +147,7 @@ class InterpreterDevice:
         return kernel.run
 
     def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """Run the kernel. ``counts`` is not needed: the interpreter follows the bounds in the code."""
+        """Run the kernel. ``counts`` is ignored: the interpreter computes the bounds from the code."""
         with self._lock:
             executable(bytes(block), self)
 
@@ -155,7 +155,7 @@ class InterpreterDevice:
         return InterpreterTimer(self)
 
     def synchronize(self) -> None:
-        """Nothing to wait for, but a launch in another thread."""
+        """Wait for a launch in another thread, if any."""
         with self._lock:
             self.waits += 1
 
@@ -167,7 +167,7 @@ class InterpreterDevice:
 
 
 class InterpreterTimer:
-    """A `TaskTimer`: a launch is one task, and done when it returns."""
+    """A `TaskTimer` of the interpreter: a launch is one task, and complete when it returns."""
 
     def __init__(self, device: InterpreterDevice) -> None:
         self._device = device
@@ -190,5 +190,5 @@ class InterpreterTimer:
 
 
 def open(*, debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None) -> Device:
-    """The interpreter. ``debug`` and ``max_threads`` change nothing: it always checks, and has one thread."""
+    """Open the interpreter. ``debug`` and ``max_threads`` have no effect: it always checks, and has one thread."""
     return InterpreterDevice(device_memory_bytes)

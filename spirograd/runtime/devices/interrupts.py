@@ -1,10 +1,11 @@
-"""Ctrl-C during a call into a device is raised when the call is done: in the middle it could lose commands, or half of a launch.
+"""Deferral of Ctrl-C during a call into a device until the call returns: in the middle it could lose commands, or half of a launch.
 
 Python runs signal handlers between two instructions of the main thread, and in callbacks of C libraries, which no exception can leave. So
-the handler of SIGINT is wrapped: while the main thread holds the lock of a device, it only notes the signal. Others may set another handler
-at any time, as notebooks do for each cell: `watch` wraps that one, too.
+the handler of SIGINT is wrapped: while the main thread holds the lock of a device, the wrapper only records the signal. Programs may set
+another handler at any time, as notebooks do for each cell: `watch` wraps that one, too.
 
-Each call into a device is `watch`, taking the lock, work, releasing the lock, and `deliver` if ``pending.handler`` is not None.
+Each call into a device consists of `watch`, taking the lock, the work, releasing the lock, and `deliver` if ``pending.handler`` is not
+None.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SIGINT = int(signal.SIGINT)
 
 
 class _Pending:
-    """``handler``: what is to be called when the main thread leaves the device, or None."""
+    """The deferred signal. ``handler``: called when the main thread leaves the device, or None."""
 
     __slots__ = ("handler",)
 
@@ -36,14 +37,14 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def device_lock() -> Any:
-    """A new re-entrant lock of a device."""
+    """Return a new re-entrant lock of a device."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
 
 
 class _Deferring:
-    """A handler of SIGINT that calls ``previous``, after the work under way."""
+    """A handler of SIGINT that calls ``previous`` after the current work."""
 
     __slots__ = ("previous",)
 
@@ -58,7 +59,7 @@ class _Deferring:
 
 
 def _inside() -> bool:
-    """Whether this thread holds the lock of a device."""
+    """Return whether this thread holds the lock of a device."""
     return any(lock._is_owned() for lock in _locks)
 
 
@@ -74,13 +75,13 @@ def _wrap() -> None:
         try:
             signal.signal(_SIGINT, _Deferring(handler))
         except ValueError:
-            return  # in another interpreter than the main one, which handles no signals
+            return  # In another interpreter than the main one, which handles no signals.
 
 
 def deliver(inside: bool = False) -> None:
-    """Call the handler that waits, which may raise; not in other threads than the main one.
+    """Call the deferred handler, which may raise; only in the main thread.
 
-    While this thread still holds a lock nothing happens, unless with ``inside``, for long waits in which nothing is half done.
+    While this thread still holds a lock nothing happens, unless with ``inside``, for long waits in which no work is half complete.
     """
     if pending.handler is None or threading.current_thread() is not threading.main_thread() or (_inside() and not inside):
         return

@@ -1,7 +1,7 @@
-"""Which kernel made the access that ends the process: the table of `llvmgen.fault_handler`, filled in as kernels are loaded.
+"""The kernel whose access ends the process: the table of `llvmgen.fault_handler`, filled as kernels are loaded.
 
 The handler is installed with the code of the CPU device's worker pool, once for each process, on Linux. Handlers that are installed later
-come first, and pass the signal on.
+run first, and pass the signal on.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from spirograd.llvmgen import fault_handler as layout
 from spirograd.llvmgen.object_file import CodeRange
 from spirograd.runtime.devices.driver_faults import ADVICE, FLIGHT, Text, place
 
-_CAPACITY = 256  # records at first
+_CAPACITY = 256  # The first number of records.
 _FLAGS = 0x4 | 0x08000000  # SA_SIGINFO, SA_ONSTACK
-_lock = threading.RLock()  # code is dropped when the garbage collector comes by
+_lock = threading.RLock()  # The garbage collector frees code at any time.
 
 
 class _Action(ctypes.Structure):
-    """`struct sigaction` of Linux's C libraries."""
+    """The type `struct sigaction` of Linux's C libraries."""
 
     _fields_ = (("handler", ctypes.c_void_p), ("mask", ctypes.c_ubyte * 128), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p))
 
 
 class _Table:
-    """The table of the handler at ``address``, and what its words point to."""
+    """The table of the handler at ``address``, and the objects that its words point to."""
 
     def __init__(self, address: int) -> None:
         self.words = (ctypes.c_uint64 * layout.WORDS).from_address(address)
-        self._kept: list[object] = [_BEFORE, _AFTER]  # a handler may be reading what was replaced
+        self._kept: list[object] = [_BEFORE, _AFTER]  # A handler may be reading replaced memory.
         self._records: Any = ()
         self._free: list[int] = []
         self._grow()
@@ -52,7 +52,7 @@ class _Table:
         self.words[layout.COUNT] = len(records) // layout.RECORD_WORDS
 
     def add(self, begin: int, end: int, text: Text) -> int:
-        """The number of a new record."""
+        """Return add a record, and return its number."""
         if not self._free:
             self._grow()
         number = self._free.pop()
@@ -73,27 +73,27 @@ _tables: list[_Table] = []
 
 
 def install(handler: int, table: int) -> None:
-    """Let compiled code at ``handler`` take memory faults, with the table at ``table``; until the interpreter ends."""
+    """Let compiled code at ``handler`` handle memory faults, with the table at ``table``, until the interpreter exits."""
     process: Any = ctypes.CDLL(None)
-    made = _Table(table)
+    installed = _Table(table)
     for signal, word in ((layout.SIGSEGV, layout.FORMER_SEGV), (layout.SIGBUS, layout.FORMER_BUS)):
         action, former = _Action(handler=handler, flags=_FLAGS), _Action()
         if process.sigaction(signal, None, ctypes.byref(former)) == 0:
-            made.words[word] = former.handler or 0
+            installed.words[word] = former.handler or 0
             process.sigaction(signal, ctypes.byref(action), None)
             atexit.register(_restore, process, signal, handler, former)
-    _tables.append(made)
+    _tables.append(installed)
 
 
 def _restore(process: Any, signal: int, handler: int, former: _Action) -> None:
-    """Put the former handler back, unless another one has come: the code is about to be unloaded."""
+    """Restore the former handler, unless another one was installed: the code is about to be unloaded."""
     now = _Action()
     if process.sigaction(signal, None, ctypes.byref(now)) == 0 and now.handler == handler:
         process.sigaction(signal, ctypes.byref(former), None)
 
 
 class WatchedCode:
-    """The machine code of a kernel as the handler knows it, as long as ``owner``, which keeps the code, lives.
+    """The machine code of a kernel in the handler's table, as long as ``owner``, which keeps the code, lives.
 
     ``entries``: the symbol of each task.
     """
@@ -108,7 +108,7 @@ class WatchedCode:
         weakref.finalize(owner, _drop, self._numbers, self._texts).atexit = False
 
     def locate(self, locations: Sequence[Loc | None]) -> None:
-        """Name the source lines of the tasks."""
+        """Record the source lines of the tasks."""
         self._describe(locations)
 
     def _describe(self, locations: Sequence[Loc | None]) -> None:

@@ -7,15 +7,15 @@ from spirograd.runtime.devices.wgpu.device import WgpuDevice
 
 
 def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> WgpuDevice:
-    """As `wgpu.open`, for Metal."""
+    """Open a device for Metal, see `wgpu.open`."""
     return wgpu.open(debug, max_threads, device_memory_bytes, "metal", device)
 
 
 def available() -> str | None:
-    """None if Metal can be used here, else the reason why not."""
+    """Return None if Metal can be used here, else the reason why not."""
     return wgpu.available("metal")
 
 
 def devices() -> list[tuple[str, str]]:
-    """The adapters, as `wgpu.devices`."""
+    """Return the adapters, see `wgpu.devices`."""
     return wgpu.devices("metal")

@@ -1,4 +1,4 @@
-"""The devices of one kind that are open: closed when Python ends, and given up in a forked child."""
+"""The open devices of one kind: closed when Python exits, and abandoned in a forked child."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from spirograd.base.errors import SpirogradRuntimeError
 
 
 class OpenDevices:
-    """Make one per kind of device, when its module is imported; devices `add` themselves when they are open, and `discard` when closed.
+    """The open devices of one kind, created when the module of the kind is imported.
 
-    At exit they are closed in the order opposite to these imports. In a forked child their method ``_abandon`` is called.
+    Devices `add` themselves when they are open, and `discard` themselves when closed. At exit they are closed in the order opposite to
+    these imports. In a forked child their method ``_abandon`` is called.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Times of tasks on asynchronous devices: marks that the device makes before and after each task, read when they are needed.
+"""Times of tasks on asynchronous devices: timestamps that the device writes before and after each task, read later.
 
-The clock of a device starts anywhere. It is aligned with the host's by a mark that the idle device makes between two looks at the host's
-clock, within what causes allow: no task begins before its launch, none ends after the host has seen that it did.
+The clock of a device has an arbitrary origin. It is aligned with the host's clock by a timestamp that the idle device writes between two
+readings of the host's clock. Causality limits the offset: no task begins before its launch, and none ends after the host has seen its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spirograd.base.records import dataclass
 
 @dataclass(slots=True, eq=False)
 class Alignment:
-    """A mark of the device's clock at ``tick`` (ns), made between ``before`` and ``after`` of the host's."""
+    """A timestamp of the device's clock at ``tick`` (ns), made between ``before`` and ``after`` of the host's clock."""
 
     tick: float
     before: int
@@ -27,13 +27,15 @@ class Alignment:
 
 
 class QueryTimer(ABC):
-    """A `TaskTimer` that launches each task of a kernel by itself, as an executable of its own. ``capacity``: tasks that may be marked
-    before they are read. Methods with an underscore are called in the device's turn."""
+    """A `TaskTimer` that launches each task of a kernel by itself, as an executable of its own.
+
+    ``capacity``: the most tasks with unread timestamps. Methods with an underscore are called in the device's turn.
+    """
 
     def __init__(self, device: Any, capacity: int) -> None:
         self.device = device
         self._capacity = capacity
-        self._marked: list[tuple[int, int, int]] = []  # number of the launch, of the task, when it was launched
+        self._marked: list[tuple[int, int, int]] = []  # The number of the launch, the task, and the time of the launch.
         self._times: list[TaskTime] = []
         self._parts: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
 
@@ -61,14 +63,14 @@ class QueryTimer(ABC):
         return times
 
     def _read(self) -> None:
-        """Wait, read all marks, and turn them into times of the host."""
+        """Wait, read all timestamps, and convert them to times of the host."""
         self.device._finish()
         seen = perf_counter_ns()
         marks = self._marks(len(self._marked))
-        found = self._align()
+        alignment = self._align()
         least = max([launched - begin for (_, _, launched), (begin, _) in zip(self._marked, marks)])
         most = min([seen - end for _, end in marks])
-        offset = min(max((found.before + found.after) / 2 - found.tick, least), most)
+        offset = min(max((alignment.before + alignment.after) / 2 - alignment.tick, least), most)
         for (number, task, _), (begin, end) in zip(self._marked, marks):
             self._times.append(TaskTime(number, task, round(begin + offset), round(end + offset)))
         self._marked.clear()
@@ -79,24 +81,24 @@ class QueryTimer(ABC):
             with self.device._turn:
                 self._close()
 
-    # --- what a device adds ---
+    # --- implemented by devices ---
 
     @abstractmethod
     def _split(self, executable: object) -> Sequence[Any]:
-        """An executable for each task of ``executable``."""
+        """Return an executable for each task of ``executable``."""
 
     @abstractmethod
     def _run(self, slot: int, part: object, block: bytes | bytearray, counts: tuple[int | None]) -> None:
-        """Launch ``part`` between the two marks number ``slot``."""
+        """Launch ``part`` between the two timestamps number ``slot``."""
 
     @abstractmethod
     def _marks(self, count: int) -> list[tuple[float, float]]:
-        """The first ``count`` pairs of marks, in ns of the device's clock, which is the one of the next `_align`. The device is idle."""
+        """Return the first ``count`` pairs of timestamps, in ns of the device's clock that the next `_align` uses. The device is idle."""
 
     @abstractmethod
     def _align(self) -> Alignment:
-        """See the head of this file. The device is idle."""
+        """Return an alignment of the clocks, see the docstring of the module. The device is idle."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Destroy what the driver holds."""
+        """Destroy the objects of the driver."""

@@ -1,4 +1,4 @@
-"""Pieces of staging memory for readbacks: small, mapped or pinned, used again and again."""
+"""Staging memory for readbacks in small pieces, mapped or pinned, which are reused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from spirograd.base.records import dataclass
 
 _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14
-_DOUBLINGS = 6  # of later blocks
+_DOUBLINGS = 6  # Bytes of later blocks.
 
 
 @dataclass(slots=True, eq=False)
 class Cell:
     """A suballocation of a block: a slice of ``view`` is its bytes, ``home`` the free list that it returns to.
 
-    ``event`` is None at first; a device whose copies end with an event keeps that here.
+    ``event`` is None at first; devices whose copies end with an event store it here.
     """
 
     block: Any
@@ -28,10 +28,11 @@ class Cell:
 
 
 class Cells:
-    """Cells by size, powers of two. Blocks of them are kept until `close`: as many as were in use at a time.
+    """Cells by size, powers of two. Blocks of cells are kept until `close`.
 
-    ``create`` makes a block of at least so many bytes, with ``size`` and the host's address ``host``; ``destroy`` gives one back.
-    The device's lock guards `take`. Giving a cell back is ``cell.home.append(cell)``, which finalizers may do anywhere without the lock.
+    ``create`` makes a block of at least a number of bytes, with attributes ``size`` and ``host``, the host's address; ``destroy`` frees
+    one. The device's lock guards `take`. A cell is returned by ``cell.home.append(cell)``, which finalizers may run anywhere without the
+    lock.
     """
 
     def __init__(self, create: Callable[[int], Any], destroy: Callable[[Any], None]) -> None:
@@ -40,7 +41,8 @@ class Cells:
         self.blocks: list[Any] = []
 
     def take(self, nbytes: int) -> Cell:
-        """A cell for ``nbytes``. An abandoned copy into it may still be pending; copies are ordered, so a later one overwrites it."""
+        """Return a cell for ``nbytes``. An abandoned copy into it may still be pending; copies are ordered, so a later one overwrites
+        it."""
         size = max(_SMALLEST_CELL, 1 << (nbytes - 1).bit_length())
         home = self._free.setdefault(size, [])
         if not home:
@@ -54,7 +56,7 @@ class Cells:
             home.append(Cell(block, offset, (ctypes.c_char * size).from_address(block.host + offset), home))
 
     def close(self) -> None:
-        """Give all blocks back; nothing may be pending."""
+        """Free all blocks; nothing may be pending."""
         for block in self.blocks:
             self._destroy(block)
         self.blocks.clear()

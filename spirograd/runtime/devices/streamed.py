@@ -1,6 +1,6 @@
-"""The base of asynchronous devices, which do work in the order of the calls: locking, failures, deferred deletion, closing, fork.
+"""The base of asynchronous devices, which run work in the order of the calls: locking, failures, deferred deletion, closing, forks.
 
-A device adds how memory is allocated, how bytes move (`DeviceTransfers`), and how kernels are loaded and launched.
+A device defines how memory is allocated, how bytes move (`DeviceTransfers`), and how kernels are loaded and launched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spirograd.runtime.devices.open_devices import OpenDevices
 
 
 class DeviceLost(SpirogradRuntimeError):
-    """The driver refuses to work because the device is gone. ``outcome``: what has become of the device, and what to do."""
+    """The error that the driver reports the loss of the device. ``outcome``: the consequence, and what the user can do."""
 
     outcome = (
         "was lost (the driver reset it, often because a kernel ran too long or wrote outside of its arrays); its memory is gone: "
@@ -29,7 +29,7 @@ class DeviceLost(SpirogradRuntimeError):
 
 
 class WorkLost(DeviceLost):
-    """The driver did not take recorded work, and it cannot be recorded again: arrays lack what it would have written."""
+    """The error that the driver lost recorded work, which cannot be recorded again: arrays lack its results."""
 
     outcome = (
         "cannot be used any more: its driver found no memory for work that kernels were launched with, so that arrays lack their results. "
@@ -38,24 +38,24 @@ class WorkLost(DeviceLost):
 
 
 class StagedReadback(Protocol):
-    """A recorded copy to staging memory, which is used again when the readback is dropped. Both methods are called in the device's turn."""
+    """A recorded copy to staging memory, which is reused when the readback is dropped. Both methods are called in the device's turn."""
 
     def poll(self) -> bytes | None:
-        """The bytes if they are there. Never waits, submits nothing."""
+        """Return the bytes if they have arrived. Never waits, never submits work."""
 
     def wait(self) -> None:
-        """Submit what is recorded up to the copy, and wait until `poll` gives the bytes."""
+        """Submit recorded work up to the copy, and wait until `poll` returns the bytes."""
 
 
 class DeviceTransfers(Protocol):
-    """Bytes between host and device, in order with launches. ``memory`` is the handle of a buffer. Called in the device's turn."""
+    """Transfers between host and device, in order with launches. ``memory`` is the handle of a buffer. Called in the device's turn."""
 
     def upload(self, memory: Any, offset: int, data: memoryview) -> None: ...
 
     def download(self, memory: Any, offset: int, out: memoryview) -> None: ...
 
     def read_async(self, memory: Any, offset: int, nbytes: int) -> StagedReadback | bytes:
-        """Record a readback; or give the bytes, where the host can read them without a wait."""
+        """Record a readback; or return the bytes, where the host can read them without a wait."""
 
     def fill(self, memory: Any, offset: int, nbytes: int, word: int) -> None: ...
 
@@ -63,9 +63,10 @@ class DeviceTransfers(Protocol):
 
 
 class Turn:
-    """``with turn:`` holds the lock of a device that can be used, and raises if it cannot. A DeviceLost raised inside is recorded.
+    """The lock of a usable device: ``with turn:`` holds it, and raises if the device cannot be used.
 
-    ``lock`` alone, released by `release`, is for what a lost or closed device still does; a thread that holds it may take a turn.
+    A DeviceLost raised inside is recorded. ``lock`` alone, released by `release`, is for the remaining work of a lost or closed device; a
+    thread that holds it may take a turn.
     """
 
     __slots__ = ("_device", "lock")
@@ -93,13 +94,13 @@ class Turn:
                 interrupts.deliver()
 
     def release(self) -> None:
-        """Release the lock, and raise what came meanwhile."""
+        """Release the lock, and raise deferred signals."""
         self.lock.release()
         interrupts.deliver()
 
 
 class PendingReadback:
-    """A `Readback`: a readback until the bytes are there, then the bytes."""
+    """A `Readback`: a readback until the bytes have arrived, then the bytes."""
 
     __slots__ = ("_data", "_device", "_readback")
 
@@ -109,7 +110,10 @@ class PendingReadback:
         self._data = b""
 
     def take(self) -> bytes | None:
-        """See `Readback.take`. While another thread is inside of the device, which may take long, the answer is None too."""
+        """Return the bytes or None, see `Readback.take`.
+
+        While another thread is inside of the device, which may take long, the result is also None.
+        """
         if self._readback is not None:
             turn = self._device._turn
             if not turn.lock.acquire(blocking=False):
@@ -133,7 +137,7 @@ class PendingReadback:
         return self._data
 
     def _poll(self) -> None:
-        """Keep the bytes if they are there. The caller holds the lock."""
+        """Store the bytes if they have arrived. The caller holds the lock."""
         if self._readback is not None:
             with self._device._turn:
                 data = self._readback.poll()
@@ -142,10 +146,11 @@ class PendingReadback:
 
 
 class StreamedDevice(ABC):
-    """Implements `Device`, but for `load` and `launch`. What the public methods do is described there.
+    """An asynchronous `Device`, without `load` and `launch`. `Device` describes the public methods.
 
     Methods that begin with an underscore are called in the device's turn, and may raise DeviceLost. ``api`` is the name for messages.
-    ``turn_type``: a subclass of Turn, where the driver wants something set for the thread that is in the device.
+    ``turn_type``: a subclass of Turn, where the driver needs state in the thread that is in the device.
+
     The constructor of a subclass calls this one, opens the device, sets the attributes below, and adds itself to ``open_devices``.
     """
 
@@ -154,13 +159,13 @@ class StreamedDevice(ABC):
     turn_type: ClassVar[type[Turn]] = Turn
     info: DeviceInfo
     caps: Capabilities
-    _device: Any = None  # the driver's device, None before and after
+    _device: Any = None  # The driver's device, None before it is opened and after it is closed.
     _transfers: DeviceTransfers
 
     def __init__(self) -> None:
         self.waits = 0
         self._turn = self.turn_type(self)
-        self._trouble = ""  # why the device cannot be used any more
+        self._trouble = ""  # The reason why the device cannot be used, if any.
         self._deletions = DeletionQueue(self._delete)
 
     # --- memory ---
@@ -178,12 +183,12 @@ class StreamedDevice(ABC):
     def _allocate(self, nbytes: int, zeroed: bool) -> Buffer: ...
 
     def free(self, buffer: Buffer) -> None:
-        """May be called from finalizers, also while this device is at work."""
+        """Free memory. Finalizers may call this, also while the device is in use."""
         self._deletions.put(buffer.handle)
 
     @abstractmethod
     def _delete(self, thing: Any) -> None:
-        """Delete what was put into `_deletions`: the handle of a buffer, or what the subclass puts there."""
+        """Delete an entry of `_deletions`: the handle of a buffer, or an object of the subclass."""
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         if len(data):
@@ -200,8 +205,8 @@ class StreamedDevice(ABC):
     def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
         check_range(buffer, offset, nbytes)
         with self._turn:
-            found = self._transfers.read_async(buffer.handle, offset, nbytes)
-        return CompletedReadback(found, self._count_wait) if isinstance(found, bytes) else PendingReadback(self, found)
+            copied = self._transfers.read_async(buffer.handle, offset, nbytes)
+        return CompletedReadback(copied, self._count_wait) if isinstance(copied, bytes) else PendingReadback(self, copied)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         if nbytes:
@@ -210,7 +215,7 @@ class StreamedDevice(ABC):
                 self._after_work()
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """Raises ValueError if both ranges overlap."""
+        """Copy bytes between buffers. Raises ValueError if both ranges overlap."""
         if target.handle is source.handle and abs(target_offset - source_offset) < nbytes:
             raise ValueError("a copy within one buffer must not overlap itself")
         if nbytes:
@@ -219,16 +224,18 @@ class StreamedDevice(ABC):
                 self._after_work()
 
     def host_view(self, buffer: Buffer) -> memoryview | None:
-        """None, unless the device maps its memory."""
+        """Return None, unless the device maps its memory."""
         return None
 
     def wrap(self, address: int, nbytes: int) -> Buffer | None:
-        """None, unless the device reads memory of the host in place."""
+        """Return None, unless the device reads memory of the host in place."""
         return None
 
     def _after_work(self) -> None:  # noqa: B027
-        """Called after uploads, fills and copies, in the same turn; a subclass whose launches need it, too, calls it there. Here it does
-        nothing."""
+        """Do nothing; subclasses may override it.
+
+        It is called after uploads, fills and copies, in the same turn; a subclass whose launches need it calls it after launches, too.
+        """
 
     # --- waits ---
 
@@ -241,19 +248,19 @@ class StreamedDevice(ABC):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Submit what is recorded, and wait until all work is done."""
+        """Submit recorded work, and wait until all work is complete."""
 
     def _collect(self) -> None:
-        """Delete what was released and is no longer in use; by default the driver keeps alive what pending work uses."""
+        """Delete released resources that are no longer in use; by default the driver keeps alive the resources of pending work."""
         self._deletions.collect()
 
     def _reclaim(self) -> None:
-        """An allocation failed: wait for the work whose memory was freed, and take that memory back."""
+        """Wait for the work whose memory was freed, and free that memory, because an allocation failed."""
         self._finish()
         self._collect()
 
     def _count_wait(self) -> None:
-        """Of devices that were closed, too."""
+        """Count a wait, also of closed devices."""
         self._turn.lock.acquire()
         self.waits += 1
         self._turn.release()
@@ -261,17 +268,17 @@ class StreamedDevice(ABC):
     # --- failures, the end ---
 
     def _check(self) -> None:
-        """Raise SpirogradRuntimeError if the device cannot be used. A subclass adds what its driver reports without being asked."""
+        """Raise SpirogradRuntimeError if the device cannot be used. Subclasses add the driver's asynchronous reports."""
         if self._trouble:
             raise SpirogradRuntimeError(self._trouble)
 
     def _lose(self, error: DeviceLost) -> NoReturn:
-        """Remember that the device is lost, and raise that."""
+        """Record that the device is lost, and raise DeviceLost."""
         self._trouble = f"the {self.api} device {error.outcome}. The driver says: {error}"
         raise SpirogradRuntimeError(self._trouble) from error
 
     def close(self) -> None:
-        """Wait for the work under way and release everything. Raises what the driver reports even then."""
+        """Wait for pending work and release all resources. Raises errors that the driver reports even then."""
         self._turn.lock.acquire()
         try:
             if self._device is not None:
@@ -285,10 +292,11 @@ class StreamedDevice(ABC):
 
     @abstractmethod
     def _delete_all(self) -> None:
-        """Wait for the work under way, if the device is not lost, and delete everything, ``_device`` last. Called with the lock held."""
+        """Wait for pending work, if the device is not lost, and delete all resources, ``_device`` last. Called with the lock held."""
 
     def _abandon(self) -> None:
-        """In a forked child: the driver's threads do not exist here, nothing may be called any more, not even to clean up."""
+        """Return abandon the device in a forked child: the driver's threads do not exist, so nothing may be called, not even to clean
+        up."""
         self._device = None
-        self._turn = self.turn_type(self)  # the owner of the lock may not exist in this process
+        self._turn = self.turn_type(self)  # The owner of the lock may not exist in this process.
         self._trouble = f"{self.api} does not survive a fork; call init in the child process, or start it with the 'spawn' method"

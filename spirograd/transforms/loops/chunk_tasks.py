@@ -9,6 +9,8 @@ from spirograd.ir.nodes import ChunkAttr, Kernel, LoopAttr, Op, TaskAttr, access
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
+_UPDATING = frozenset([*[code for code in ops.ALL if code.effect == "atomic"], ops.call_memory])
+
 
 def chunk_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make every range task one of kind "chunks".
@@ -44,9 +46,5 @@ class _ChunkTasks(Rewriter):
 
 def _updates_memory(task: Op) -> bool:
     """Whether a range task has atomics, so that no other launch may update memory without them at the same time."""
-    for region in task.regions[1:]:
-        if any(effect == "atomic" for effect, _ in region.accesses):
-            return True
-        if ops.call_memory in region.codes and any(effect == "atomic" for op in region.walk() for effect, _ in accesses_of(op)):
-            return True
-    return False
+    accessing = [op for region in task.regions[1:] for op in region.having(_UPDATING)]
+    return any(effect == "atomic" for op in accessing for effect, _ in accesses_of(op))

@@ -7,6 +7,7 @@ stores, which some CPUs execute lane by lane. The others run one by one. Iterati
 
 from __future__ import annotations
 
+from spirograd.analysis.loop_costs import EDGE_MARGIN, is_worth_copying
 from spirograd.base.dtypes import DType, i64
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
@@ -14,14 +15,13 @@ from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.loops.chunk_loop_rewriter import ChunkLoopRewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Constants so close to the first or last value of the counter separate few iterations from the rest.
-_MARGIN = 8
-# There are two copies of the body.
-_LARGEST = 400
 # What sizes are made of that are close to a shape: a shape less one, or one that is guarded against zero.
 _NEAR = frozenset((ops.add, ops.sub, ops.min_, ops.max_, ops.bitcast, ops.select, ops.lt, ops.le, ops.eq))
+# What becomes constant between the edges.
+_CONDITIONS = frozenset((ops.lt, ops.le, ops.gt, ops.ge, ops.eq, ops.ne, ops.min_, ops.max_, ops.irem, ops.and_))
 _EFFECTS = frozenset(("pure", "read", "write", "control", "structure"))
 _MIRRORED = {ops.lt: ops.gt, ops.le: ops.ge, ops.gt: ops.lt, ops.ge: ops.le, ops.eq: ops.eq, ops.ne: ops.ne}
 # A comparison of the counter with a number that only the first iterations have not passed: its outcome for the others, and whether
@@ -37,27 +37,12 @@ def split_edges(kernel: Kernel, ctx: PassContext) -> Kernel:
     return _SplitEdges().kernel(kernel)
 
 
-class _SplitEdges(Rewriter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.task: Op | None = None
-        self.around: Op | None = None  # the loop over rows around the current loop, as it was
-        self.handlers = {ops.task: self._task, ops.for_: self._for}
-
-    def _task(self, op: Op) -> Op:
-        self.task = op
-        return self.copy(op) if op.attr.kind == "chunks" else self.b.append(op)
-
-    def _for(self, op: Op) -> Op:
-        if not op.attr.over_chunk:
-            outer, self.around = self.around, op
-            new = self.copy(op)
-            self.around = outer
-            return new
-        assert self.task is not None
-        splits = op.attr.independent and not (op.attr.vectorise or op.attr.reductions)
-        edges = _edges(ChunkLoop(self.task, op, self.around)) if splits else None
-        return self.keep(op) if edges is None else self._split(op, edges)
+class _SplitEdges(ChunkLoopRewriter):
+    def chunk_loop(self, loop: ChunkLoop) -> Op:
+        attr = loop.loop.attr
+        splits = attr.independent and not (attr.vectorise or attr.reductions)
+        edges = _edges(loop) if splits else None
+        return self.keep(loop.loop) if edges is None else self._split(loop.loop, edges)
 
     def _split(self, op: Op, edges: _Edges) -> Op:
         b, (start, stop), body = self.b, self.args(op), op.regions[0]
@@ -106,11 +91,11 @@ def _edges(loop: ChunkLoop) -> _Edges | None:
     body, (end,) = loop.body, loop.task.regions[0].results[1:2]
     index = body.params[0].type
     assert isinstance(index, DType)
-    if not index.is_signed or len(body.params) > 1:
+    codes = body.codes
+    if not index.is_signed or len(body.params) > 1 or codes.isdisjoint(_CONDITIONS) or any(code.effect not in _EFFECTS for code in codes):
         return None
-    for count, op in enumerate(body.walk()):
-        if op.code in (ops.for_, ops.while_) or op.code.effect not in _EFFECTS or count > _LARGEST:
-            return None
+    if not is_worth_copying(body):
+        return None
     extent = (loop.columns or None) if loop.around is not None else end.attr if end.code is ops.const else None
     rewriter = _Inside(body, loop.first, extent)
     inside = rewriter.region(body)
@@ -150,7 +135,7 @@ class _Inside(Rewriter):
 
     def _after(self, offset: int, number: int, strict: int = 0) -> bool:
         """Have the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if these are nearly all."""
-        if offset > 0 or abs(number) > _MARGIN:  # counter + offset could overflow if there is no limit
+        if offset > 0 or abs(number) > EDGE_MARGIN:  # counter + offset could overflow if there is no limit
             return False
         self.low = max(self.low, number - offset + strict)
         self.found = True
@@ -170,7 +155,7 @@ class _Inside(Rewriter):
 
     def _is_last(self, number: int) -> bool:
         """Whether only the last iterations reach ``number``: most likely so for large ones, where the extent is not known here."""
-        return number > _MARGIN if self.extent is None else abs(self.extent - number) <= _MARGIN
+        return number > EDGE_MARGIN if self.extent is None else abs(self.extent - number) <= EDGE_MARGIN
 
     def _limit(self, limit: Op | int, offset: int) -> None:
         self.limits[limit] = max(offset, self.limits.get(limit, offset))
@@ -180,9 +165,9 @@ class _Inside(Rewriter):
         a, b = op.args
         if op.code is ops.sub and a is self.index and b is self.first:
             self.offsets[op] = 0
-        elif a in self.offsets and b.code is ops.const and abs(b.attr) <= _MARGIN:
+        elif a in self.offsets and b.code is ops.const and abs(b.attr) <= EDGE_MARGIN:
             self.offsets[op] = self.offsets[a] + (b.attr if op.code is ops.add else -b.attr)
-        elif b in self.offsets and op.code is ops.add and a.code is ops.const and abs(a.attr) <= _MARGIN:
+        elif b in self.offsets and op.code is ops.add and a.code is ops.const and abs(a.attr) <= EDGE_MARGIN:
             self.offsets[op] = self.offsets[b] + a.attr
         return self.copy(op)
 
@@ -211,7 +196,7 @@ class _Inside(Rewriter):
 
     def _within(self, offset: int, size: Op | int) -> bool:
         """Have 0 <= counter + ``offset`` < ``size``."""
-        if abs(offset) > _MARGIN:
+        if abs(offset) > EDGE_MARGIN:
             return False
         if isinstance(size, Op):
             if not self._before(offset, size):

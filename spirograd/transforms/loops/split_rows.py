@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spirograd.analysis.loop_costs import rows_are_long
 from spirograd.base.dtypes import DType, unsigned
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import BufferRef, Kernel, LoopAttr, Op, Region, accesses_of
 from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.loops.chunk_loop_rewriter import ChunkLoopRewriter
 from spirograd.transforms.pass_context import PassContext
-
-# Shorter rows are not worth a loop of their own.
-_SHORTEST = 16
 
 
 def split_rows(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -31,20 +31,11 @@ def split_rows(kernel: Kernel, ctx: PassContext) -> Kernel:
     return _SplitRows().kernel(kernel)
 
 
-class _SplitRows(Rewriter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.natural = False  # whether the loop begins at 0 or above
-        self.handlers = {ops.task: self._task, ops.for_: self._for}
-
-    def _task(self, op: Op) -> Op:
-        begin = op.regions[0].results[0] if op.attr.kind == "chunks" else None
-        self.natural = begin is not None and begin.code is ops.const and begin.attr >= 0
-        return self.copy(op)
-
-    def _for(self, op: Op) -> Op | None:
-        body = op.regions[0]
-        divisor = _divisor(body) if op.attr.over_chunk and self.natural else None
+class _SplitRows(ChunkLoopRewriter):
+    def chunk_loop(self, loop: ChunkLoop) -> Op | None:
+        op, body = loop.loop, loop.body
+        first = loop.task.regions[0].results[0]
+        divisor = _divisor(body) if first.code is ops.const and first.attr >= 0 else None
         if divisor is None:
             return self.keep(op)
         b, (setup, extent), (begin, end, *initial) = self.b, divisor, self.args(op)
@@ -70,13 +61,15 @@ class _SplitRows(Rewriter):
 def _divisor(body: Region) -> tuple[list[Op], Op] | None:
     """What the index of ``body`` is first divided by, if that is invariant, and the operations that compute it."""
     index = body.params[0]
+    if body.codes.isdisjoint((ops.idiv, ops.irem)):
+        return None
     invariant: dict[Op, None] = {}
     for op in body.ops:
         if op.code in (ops.const, ops.slot) or (op.code.effect == "pure" and op.args and all(a in invariant for a in op.args)):
             invariant[op] = None
         elif op.code in (ops.idiv, ops.irem) and op.args[0] is index and op.args[1] in invariant:
             extent = op.args[1]
-            return None if extent.code is ops.const and extent.attr < _SHORTEST else (_needed(extent, invariant), extent)
+            return (_needed(extent, invariant), extent) if rows_are_long(extent) else None
     return None
 
 

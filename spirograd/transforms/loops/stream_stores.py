@@ -17,8 +17,6 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-_ALIGNMENT = 32  # bytes
-
 
 def stream_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make loops over chunks that write large parts of fields loops over blocks, with a `stream` for each of these stores.
@@ -125,7 +123,7 @@ def _offset(address: Op, index: Op) -> int | None:
 
 def _is_stream(store: Op, places: Mapping[Op, range]) -> bool:
     mine = places[store]
-    if not bypasses_caches(len(mine)) or mine.start % _ALIGNMENT:
+    if not bypasses_caches(mine):
         return False
     others = (place for op, place in places.items() if op is not store and op.attr.slot == store.attr.slot)
     return all(place.stop <= mine.start or mine.stop <= place.start for place in others)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from spirograd.analysis.loop_costs import GUARD_STRIP
 from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base.dtypes import VOID, DType, i32, i64
 from spirograd.base.records import dataclass
@@ -24,8 +25,6 @@ from spirograd.transforms.loops.grouped_values import GroupedValues
 from spirograd.transforms.loops.lane_control import LaneControl
 from spirograd.transforms.loops.lane_values import LaneValues
 
-# Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
-STRIP = 4096
 # Of these, values in the first lane are computed beside the vectors, where they grow evenly from lane to lane.
 _EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
 
@@ -195,15 +194,15 @@ class _Loop:
 
     def _strips(self, begin: Op, end: Op, guard: Uniformity) -> Sequence[Op]:
         """Build a loop over strips, whose iterations that pass ``guard`` are listed, then run."""
-        b, listed = self.b, SharedRef("listed", i32, STRIP + self.loop.lanes)
+        b, listed = self.b, SharedRef("listed", i32, GUARD_STRIP + self.loop.lanes)
 
         def strip(first: Op, *old: Op) -> Sequence[Op]:
-            stop = b.emit(ops.min_, b.emit(ops.add, first, b.const(STRIP, i64)), end)
+            stop = b.emit(ops.min_, b.emit(ops.add, first, b.const(GUARD_STRIP, i64)), end)
             count = self._list(guard, listed, first, stop)
             zero = b.const(0, i64)
             return self._blocks(zero, count, self.stride, old, lambda at, *values: self.body.block(at, count, self.stride, listed, values))
 
-        return self._blocks(begin, end, b.const(STRIP, i64), self._neutral(), strip)
+        return self._blocks(begin, end, b.const(GUARD_STRIP, i64), self._neutral(), strip)
 
     def _list(self, guard: Uniformity, listed: SharedRef, begin: Op, end: Op) -> Op:
         """List the iterations from ``begin`` up to ``end`` that pass ``guard``; returns how many."""

@@ -64,9 +64,8 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     slot says to what. The size is a multiple of 8.
     """
     found: set[Slot] = set()
-    for op in kernel.walk():
-        if op.code in _TAKING:
-            found.update(_slots_of(op, kernel))
+    for op in kernel.having(_TAKING):
+        found.update(_slots_of(op, kernel))
     for _, ref in kernel.accesses:
         found.update(_slots_of_memory(ref))
     adstacks = adstacks_of(kernel)

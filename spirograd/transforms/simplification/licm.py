@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from spirograd.analysis.effects import may_alias, orders, writes
+from spirograd.analysis.effects import orders, region_of, regions_overlap, writes
 from spirograd.analysis.existence import exists, has_trips
 from spirograd.ir import ops
 from spirograd.ir.integer_ranges import Range
-from spirograd.ir.nodes import Kernel, Op, Ref, Region
+from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -37,7 +37,7 @@ class _Licm(Rewriter):
         super().__init__()
         self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
         self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
-        self.frozen: list[frozenset[Ref] | None] = []  # per open region: what its loop writes; None if loads must stay
+        self.written: list[set[tuple[str, Hashable]] | None] = []  # per open region: what its loop writes; None if loads must stay
         self.runs: list[bool] = []  # per open region: whether its loop surely has an iteration
         self.ranges: dict[Op, Range] = {}  # of integers, see `range_of`
         self.lists: list[list[Op]] = []  # per open region: what it holds so far
@@ -55,12 +55,12 @@ class _Licm(Rewriter):
             return region
         self.floor.append(self.floor[-1] if loop else depth)
         fixed = loop and owner is not None and owner.code is ops.for_ and not orders(owner)
-        self.frozen.append(writes(owner) if fixed and owner is not None else None)
+        self.written.append({region_of(ref) for ref in writes(owner)} if fixed and owner is not None else None)
         self.runs.append(fixed and owner is not None and has_trips(owner))
         self.level.update((p, depth) for p in region.params)
         new = super().region(region)
         self.floor.pop()
-        self.frozen.pop()
+        self.written.pop()
         self.runs.pop()
         del self.lists[depth:]
         return new
@@ -87,7 +87,7 @@ class _Licm(Rewriter):
             pass
         elif op.code.effect == "pure" and op.code is not ops.result and not (op.code is ops.call and op.attr in self.staying):
             target = self._target(op)
-        elif op.code.effect == "read" and self.frozen[-1] is not None:
+        elif op.code.effect == "read" and self.written[-1] is not None:
             target = self._load_target(op)
         if target == depth:
             outer, self.owner = self.owner, op
@@ -110,9 +110,10 @@ class _Licm(Rewriter):
         """One loop at a time: as far as each loop on the way does not write the memory, and is sure to run if the element may not exist."""
         target = len(self.floor) - 1
         lowest = self._target(op)
+        memory = region_of(op.attr)
         while target > lowest:
-            written = self.frozen[target]
-            if written is None or any(may_alias(op.attr, ref) for ref in written):
+            written = self.written[target]
+            if written is None or any(regions_overlap(memory, other) for other in written):
                 break
             if not self.runs[target] and not exists(op.attr, op.args, self.ranges):
                 break

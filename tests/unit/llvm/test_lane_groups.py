@@ -10,7 +10,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.analysis.lane_groups import LaneGroups, WholeVectors
-from spirograd.analysis.loop_costs import MASKED_LANES, has_masks
+from spirograd.analysis.loop_costs import MASKED_LANES, MOST_GROUPS, has_masks
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -73,7 +73,7 @@ def test_patterns_hold(seed: int) -> None:
             varying.add(op)
     lanes = MASKED_LANES
     last = rng.choice([1000 * lanes, (1 << 31) - lanes])
-    known = LaneGroups(region, WholeVectors(lanes, last, {first: ROW}), varying, set())
+    known = LaneGroups(region, WholeVectors(lanes, last, {first: ROW}, MOST_GROUPS), varying, set())
     assert len(known.patterns) > 2
     for start in (0, lanes, 3 * lanes, 4 * lanes, 10 * lanes, 999 * lanes, last):
         found = [run(region, first, start + lane) for lane in range(lanes)]

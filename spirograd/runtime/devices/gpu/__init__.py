@@ -1,5 +1,4 @@
-"""GPUs that CUDA or HIP drives, which have the same functions under other names: one device class over two drivers.
+"""GPUs driven by CUDA or HIP: one device class over two drivers, whose functions differ only in their names.
 
-`cuda` and `hip` open devices. The parts that both share: driver, features, opening, memory, stream, transfer, readback, modules, call,
-device.
+`cuda` and `hip` open devices. Shared modules: driver, features, opening, allocator, stream, transfer, readback, modules, call, device.
 """

@@ -1,4 +1,4 @@
-"""Device memory from a pool of the driver's, allocated and freed in the order of a stream, and pinned host memory."""
+"""Device memory from a pool of the driver, allocated and freed in the order of a stream, and pinned host memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spirograd.runtime.devices.gpu.stream import Stream
 
 # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD; the numbers of HIP are the same.
 _PINNED_TYPE, _ON_DEVICE, _RELEASE_THRESHOLD = 1, 1, 4
-# The pool keeps one part in so many of the device's memory when it is free; the rest is for other libraries and processes.
+# The pool keeps this fraction of the device's memory when it is free; the rest is for other libraries and processes.
 _KEPT_PART = 8
 
 
 class _PoolProperties(ctypes.Structure):
-    """CUmemPoolProps; hipMemPoolProps is laid out alike, and has nothing but zeros behind the security."""
+    """CUmemPoolProps. hipMemPoolProps has the same layout, with zeros after the security attributes."""
 
     _fields_ = [
         ("allocation_type", c_int),
@@ -33,7 +33,7 @@ class _PoolProperties(ctypes.Structure):
 
 
 class DeviceRange(NamedTuple):
-    """A range of device memory: what the handle of a buffer is."""
+    """A range of device memory: the handle of a buffer."""
 
     address: int
     nbytes: int
@@ -47,10 +47,10 @@ class Foreign(NamedTuple):
 
 
 class Pool:
-    """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it. ``used``: bytes handed out.
-    ``exported``: allocations that other libraries may use, which outlive the pool.
+    """Allocations of one device, ordered by ``stream``. Not thread safe: the device's lock guards it.
 
-    The pool keeps what is freed, up to a limit, so that allocating takes 2 us and not 60; `trim` gives it back to the driver.
+    ``used``: bytes in use. ``exported``: allocations that other libraries may use, which outlive the pool. The pool keeps freed memory, up
+    to a limit, so that allocating takes 2 us instead of 60; `trim` returns it to the driver.
     """
 
     def __init__(self, stream: Stream, ordinal: int, total: int, cap: int | None) -> None:
@@ -71,7 +71,7 @@ class Pool:
             raise
 
     def take(self, nbytes: int) -> DeviceRange:
-        """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with this size and the limit."""
+        """Return allocate ``nbytes`` with undefined contents, for later work. Raises OutOfDeviceMemory with this size and the limit."""
         driver = self._driver
         if nbytes > self._total:
             most = f"the {driver.api} device has at most {self._total} bytes; use smaller shapes"
@@ -86,7 +86,8 @@ class Pool:
         return memory
 
     def give(self, memory: DeviceRange) -> None:
-        """Free an allocation, after the work so far. Of what was exported that is also the work of others, on streams unknown."""
+        """Free an allocation after the work so far. Exported allocations are also freed after the work of other libraries, on unknown
+        streams."""
         self.used -= memory.nbytes
         self._live.discard(memory)
         if memory in self.exported:
@@ -95,12 +96,14 @@ class Pool:
         self._driver.call("free memory", self._driver.free_on_stream, memory.address, self._stream.handle)
 
     def trim(self) -> None:
-        """Give back to the driver what is free."""
+        """Return free memory to the driver."""
         self._driver.call("release free memory", self._driver.pool_trim, self._handle, 0)
 
     def close(self) -> None:
-        """Free all memory but what was exported, for which the pool stays: drivers crash later on (CUDA 580) where a pool was destroyed
-        before the memory that came from it."""
+        """Free all memory except exported allocations.
+
+        The pool stays while there are any: drivers crash later (CUDA 580) if a pool is destroyed before its memory is freed.
+        """
         for memory in self._live - self.exported:
             self._driver.free_on_stream(memory.address, self._stream.handle)
         self._live.clear()
@@ -108,7 +111,7 @@ class Pool:
             self._driver.pool_destroy(self._handle)
 
     def release(self, memory: DeviceRange, context: int) -> None:
-        """Free what was exported, after the pool was closed, and the pool after the last of it; from any thread."""
+        """Free an exported allocation after the pool was closed, and the pool after the last one; from any thread."""
         self.exported.discard(memory)
         driver = self._driver
         entered = driver.enter(context)
@@ -121,7 +124,7 @@ class Pool:
 
 
 def pinned(driver: Driver, nbytes: int) -> int:
-    """The address of ``nbytes`` of host memory that the device reads and writes while the host goes on."""
+    """Return the address of ``nbytes`` of host memory that the device reads and writes asynchronously."""
     address = c_void_p()
     driver.call(f"allocate {nbytes} bytes of pinned host memory", driver.host_allocate, byref(address), nbytes, 0)
     return address.value or 0

@@ -1,8 +1,8 @@
-"""Launches, waits and the current context as compiled functions: one call from Python for all tasks of a kernel, whatever their number.
+"""Launches, waits and changes of the context as compiled functions: one call from Python for all tasks of a kernel.
 
-ctypes spends 2 us on the call of the driver that launches a kernel; this takes 0.1 us more than the driver itself. Only functions of
-Python's stable ABI are used, as in `cpu_call`. The driver needs its context current in the calling thread: where another one is, that is
-so again after the call, so that other users of the driver in the same thread keep theirs (see `Driver.switch`).
+ctypes spends 2 us on the call of the driver that launches a kernel; a compiled function takes 0.1 us more than the driver itself. Only
+functions of Python's stable ABI are used, as in `cpu_call`. The driver needs its context to be current in the calling thread. The functions
+restore the previous context after the call, so that other users of the driver in the same thread are not affected (see `Driver.switch`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 @dataclass(slots=True, eq=False)
 class CallCode:
     """The compiled functions for ``driver``, as Python calls them (see `launcher`, `enterer` and `waiter`), and the addresses of those for
-    `prepared` launches, and for such between two events."""
+    `prepared` launches, with and without events around them."""
 
     driver: Driver
     launch: builtins.Method
@@ -45,7 +45,7 @@ class CallCode:
 @functools.cache
 def _compiled(driver: Driver) -> CallCode:
     text = translate((call_code, driver.switch), _EXPORTS | {name: name for name in functions_of(driver.switch)})
-    # As it is written: calls take as long, and LLVM's passes would take 45 ms.
+    # Unoptimized: calls take as long, and LLVM's passes would take 45 ms.
     code = compile_module(text, host_caps(), CompileOptions(opt_level=0), need=0)
     imports = {**builtins.addresses(call_code.python.types), **driver.addresses, "sg_none": id(None)}
     library = link(code.binary, list(_EXPORTS.values()), imports)
@@ -57,14 +57,14 @@ def _compiled(driver: Driver) -> CallCode:
 
 
 def compiled(driver: Driver) -> CallCode:
-    """The functions for ``driver``, compiled once: built-in functions refer to their methods, which so must live as long as the process."""
+    """Return the functions for ``driver``, compiled once. Built-in functions refer to their methods, which live as long as the process."""
     with _compile_lock:
         return _compiled(driver)
 
 
 @dataclass(slots=True, eq=False)
 class LaunchTask:
-    """One task: its function, and its grid: the size of a workgroup, and what `grid_limits` says."""
+    """The function of a task and its grid: the size of a workgroup, and the result of `grid_limits`."""
 
     function: int
     group_size: int
@@ -73,15 +73,16 @@ class LaunchTask:
     unknown: int
 
     def groups(self, count: int | None) -> int:
-        """How many workgroups run ``count`` iterations (None: only the device knows), as the compiled code of `launcher` finds it."""
+        """Return the number of workgroups that run ``count`` iterations (None: only the device knows), as the compiled code of `launcher`
+        does."""
         return self.unknown if count is None else min(-(-max(count, 0) // self.each), self.most)
 
 
 def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
-    """A built-in function `(block, counts)` that launches all tasks on the stream whose handle lies at the address ``stream``.
+    """Return a built-in function `(block, counts)` that launches all tasks on the stream whose handle lies at the address ``stream``.
 
-    It gives the first error code, or 0, and raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is no tuple. With it
-    comes the memory that must live as long as it.
+    The function returns the first error code, or 0. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is not a
+    tuple. The second result is the memory that must live as long as the function.
     """
     words = [context, stream, code.driver.launch_end, len(tasks)]
     for task in tasks:
@@ -91,8 +92,11 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
 
 
 def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, groups: Sequence[int]) -> tuple[Any, int]:
-    """What the function at `CallCode.prepared` gets as its context, for launches of blocks of ``nbytes`` with so many ``groups`` for each
-    task, and the address where it leaves an error code. ``words``: the memory that came with `launcher`; both must live that long."""
+    """Return the context of the function at `CallCode.prepared`, and the address where it leaves an error code.
+
+    The launches take blocks of ``nbytes`` and run ``groups`` workgroups for each task. ``words``: the memory returned by `launcher`. Both
+    must live as long as the context is used.
+    """
 
     class Prepared(ctypes.Structure):
         _fields_ = [("words", ctypes.c_uint64 * (GROUPS // 8)), ("groups", ctypes.c_uint32 * max(len(groups), 1))]
@@ -102,13 +106,18 @@ def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, 
 
 
 def enterer(code: CallCode, context: int) -> Callable[[], int]:
-    """A built-in function that makes ``context`` current in the calling thread. It gives what `Driver.leave` takes to undo that, 0 if there
-    is nothing to undo, or an error code, negated."""
+    """Return a built-in function that makes ``context`` current in the calling thread.
+
+    The function returns the argument of `Driver.leave` that undoes the change, 0 if there is nothing to undo, or a negated error code.
+    """
     return cast("Callable[[], int]", code.enter.function(context))
 
 
 def waiter(code: CallCode, query: str, context: int, times: int) -> tuple[Callable[[int], int], Any]:
-    """A built-in function `(handle)` that queries a stream or an event with the driver's function ``query`` until it is done, at most
-    ``times`` times, and gives the last code; and the memory that must live as long as it."""
+    """Return a built-in function `(handle)` that queries a stream or an event until it is complete, and the memory that it uses.
+
+    The function calls the driver's function ``query`` at most ``times`` times, and returns the last code. The memory must live as long as
+    the function.
+    """
     memory = (ctypes.c_uint64 * 3)(code.driver.addresses[query], context, times)
     return code.wait.function(ctypes.addressof(memory)), memory

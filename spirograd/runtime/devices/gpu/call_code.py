@@ -1,9 +1,9 @@
 """Launches, waits and timed launches, for code that is compiled for a driver: see `call`, and `word_functions`.
 
-A launch of all tasks of a kernel reads 64-bit words: the context; where the handle of the stream is; what ends ``extra`` of a launch; the
-number of tasks; then for each task its function, its group size, its grid (see `grid_limits`: the most workgroups, those of an unknown
-number of iterations), and the iterations that a workgroup takes at a time. A prepared launch has the address of these words, the size of
-the block, and the error code of the last launch that failed; then the numbers of workgroups, of 32 bits each.
+A launch of all tasks of a kernel reads 64-bit words: the context; the address of the handle of the stream; the terminator of ``extra``; the
+number of tasks; then for each task its function, its group size, its grid (see `grid_limits`: the most workgroups, and those of an unknown
+number of iterations), and the iterations that a workgroup runs at a time. A prepared launch has the address of these words, the size of the
+block, and the error code of the last launch that failed; then the numbers of workgroups, of 32 bits each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ python = Functions(
     PyEval_SaveThread="ptr ()",
     PyEval_RestoreThread="void (ptr)",
 )
-# The driver's, and those of `Driver.switch`.
+# Functions of the driver, and those of `Driver.switch`.
 driver = Functions(
     launch="i32 (ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)",
     event_record="i32 (ptr, ptr)",
@@ -41,8 +41,10 @@ linked = Addresses("sg_none")
 
 
 def launch(owner: int, args: int, count: int) -> int:
-    """Launch all tasks. ``owner``: the address of the words; arguments: the block (bytes), the numbers of iterations (a tuple of int and
-    None). Returns the error code."""
+    """Launch all tasks. Return the error code.
+
+    ``owner``: the address of the words. Arguments: the block (bytes), and the numbers of iterations (a tuple of int and None).
+    """
     block = python.PyBytes_AsString(i64[args])
     if block == 0:
         return 0
@@ -64,7 +66,7 @@ def launch(owner: int, args: int, count: int) -> int:
 
 
 def _groups(task: int, iterations: int) -> int:
-    """Return the number of workgroups for these iterations, an int or None; -1 with an exception."""
+    """Return the number of workgroups for these iterations, an int or None; return -1 with an exception."""
     if iterations == linked.sg_none:
         return i64[task + _UNKNOWN]
     count = python.PyLong_AsLongLong(iterations)
@@ -79,14 +81,14 @@ def _groups(task: int, iterations: int) -> int:
 
 
 def prepared(block: int, launch: int) -> None:
-    """Do a prepared launch. It leaves its error code."""
+    """Run a prepared launch, and store its error code."""
     code = _launch_all(i64[launch + _WORDS], launch + GROUPS, block, i64[launch + _NBYTES])
     if code != 0:
         i64[launch + FAILED] = code
 
 
 def timed(block: int, launch: int, stream: int, begin: int, end: int) -> int:
-    """Do a prepared launch between two events, in the context that is current. Returns the error code of the events."""
+    """Run a prepared launch between two events, in the current context. Return the error code of the events."""
     first = driver.event_record(begin, stream)
     prepared(block, launch)
     second = driver.event_record(end, stream)
@@ -96,8 +98,10 @@ def timed(block: int, launch: int, stream: int, begin: int, end: int) -> int:
 
 
 def _launch_all(words: int, groups: int, block: int, nbytes: int) -> int:
-    """Launch the tasks that have workgroups. An empty block is passed as its terminating zero: code generators make no parameter of no
-    bytes."""
+    """Launch the tasks that have workgroups.
+
+    An empty block is passed as its terminating zero, because code generators emit no empty parameter.
+    """
     size = stack(8)
     i64[size] = nbytes
     if nbytes < 1:
@@ -128,8 +132,10 @@ def enter(owner: int, none: int) -> int:
 
 
 def wait(owner: int, handle: int) -> int:
-    """Query a handle until it is done. ``owner``: the address of three words: the driver's function, the context, how often to query at
-    most. Returns the last code."""
+    """Query a handle until it is complete, and return the last code.
+
+    ``owner``: the address of three words: the driver's function, the context, and the most queries.
+    """
     queried = python.PyLong_AsVoidPtr(handle)
     words = python.PyLong_AsVoidPtr(owner)
     thread = python.PyEval_SaveThread()

@@ -1,7 +1,7 @@
-"""CUDA: libcuda, which NVIDIA's driver brings, and what its devices can do. No toolkit is needed.
+"""CUDA: the library libcuda of NVIDIA's driver, and the features of its devices. No toolkit is needed.
 
-The stable C ABI of the driver is the source: CUDA Driver API Reference Manual. Names with ``_v2`` are those that ``cuda.h`` maps the plain
-names to.
+The interface is the stable C ABI of the driver (CUDA Driver API Reference Manual). Names with ``_v2`` are those that ``cuda.h`` maps the
+plain names to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import HANDLE, OUT, Driver
 from spirograd.runtime.devices.gpu.features import Features, driver_version
 
-# Where the driver lies: as the system finds it, then where containers and Windows' Linux have it without telling the loader.
+# Paths of the driver: where the system finds it, then where containers and Windows' Linux have it outside of the loader's paths.
 _LIBRARIES = (
     ("nvcuda.dll",)
     if sys.platform == "win32"
@@ -107,7 +107,8 @@ _VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
 class CudaDriver(Driver):
-    """See `Driver`. A context is the primary one of a device, which other users of CUDA in the process share, such as torch."""
+    """The driver of CUDA, see `Driver`. A context is the primary one of a device, which other users of CUDA in the process share, such as
+    torch."""
 
     api, arch, knob = "CUDA", "cuda", "SG_LIBCUDA"
     missing, needed = "the CUDA driver is not installed", "CUDA 12.0 or newer is needed; update the driver"
@@ -117,7 +118,7 @@ class CudaDriver(Driver):
 
     def __init__(self, library: object, path: str) -> None:
         super().__init__(library, path)
-        self._contexts: dict[int, tuple[int, int]] = {}  # with the handles of their devices
+        self._contexts: dict[int, tuple[int, int]] = {}  # With the handles of their devices.
 
     @classmethod
     def libraries(cls) -> tuple[str, ...]:
@@ -165,12 +166,12 @@ class CudaDriver(Driver):
             self.context_pop(byref(c_void_p()))
 
     def drop_context(self, ordinal: int) -> None:
-        found = self._contexts.pop(ordinal, None)
-        if found is not None:
-            self.context_release(found[1])
+        entry = self._contexts.pop(ordinal, None)
+        if entry is not None:
+            self.context_release(entry[1])
 
     def forget(self) -> None:
-        """Nothing: the driver tells each caller of its own errors only."""
+        """Do nothing: the driver reports errors only to the caller that made them."""
 
     # --- kernels ---
 
@@ -222,7 +223,7 @@ def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | N
 
 
 def available() -> str | None:
-    """None if a CUDA device can be opened, else the reason why not."""
+    """Return None if a CUDA device can be opened, else the reason why not."""
     return opening.available(CudaDriver)
 
 

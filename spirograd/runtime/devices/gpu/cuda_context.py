@@ -1,8 +1,8 @@
 """The context of a device on CUDA, for compiled code: see `Driver.switch`.
 
-Where another context is current, the device's is pushed, and popped again, so that other users of CUDA in the thread keep theirs. In a
-thread without one, that of device 0 is made current for good, which saves time. Other libraries take that as the choice of their device,
-so it is for the device that they take anyway, the first one. A context is given with its lowest bit set if it is to stay.
+Where another context is current, the device's context is pushed, and popped again, so that other users of CUDA in the thread keep theirs.
+In a thread without one, the context of device 0 is made current permanently, which saves time. Other libraries take the current context as
+the choice of their device, so this is done only for device 0, their default. The lowest bit of a context is set if it is to stay current.
 """
 
 from __future__ import annotations

@@ -45,18 +45,19 @@ from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
 if TYPE_CHECKING:
     from spirograd.runtime.native import launch_function
 
-# Invocations of so many operations or more, without loops, are better few that stride: to begin one takes some operations, too. H200, 128M
-# f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367 ms in 131,072 groups, 0.319 ms in 64 a
-# multiprocessor. A copy takes longer in so few.
+# Tasks with at least this number of operations per invocation, without loops, run faster in few invocations that stride, because starting
+# an invocation takes some operations. H200, 128M f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367
+# ms in 131,072 groups, 0.319 ms in 64 groups per multiprocessor. A copy is slower in so few groups.
 _LONG, _LONG_GROUPS = 320, 64
-_SOMEWHERE = 256  # the address of an array of other libraries that has no elements, and none of its own
+_SOMEWHERE = 256  # The address that stands for an array of other libraries without elements and without an address.
 
 
 class Executable:
-    """A loaded kernel: ``run(block, counts)`` launches its ``tasks`` and gives an error code.
+    """A loaded kernel: ``run(block, counts)`` launches its ``tasks`` and returns an error code.
 
-    ``words``: what that reads. ``nbytes``: of an argument block. ``usage``: what each task takes. ``by_address``: the argument block is too
-    large for parameters, so that tasks get its address."""
+    ``words``: the memory that ``run`` reads. ``nbytes``: the bytes of an argument block. ``usage``: the resources of each task.
+    ``by_address``: whether the argument block is too large for parameters, so that tasks get its address.
+    """
 
     __slots__ = ("__weakref__", "by_address", "name", "nbytes", "run", "tasks", "usage", "words")
 
@@ -80,13 +81,13 @@ class Executable:
 
 
 class ContextTurn(Turn):
-    """A turn with the device's context current in the thread; what was current before is so again after."""
+    """A turn with the device's context current in the thread. The turn restores the previous context at its end."""
 
     __slots__ = ("_entered",)
 
     def __init__(self, device: StreamedDevice) -> None:
         super().__init__(device)
-        self._entered: list[int] = []  # for each turn that the thread with the lock is in
+        self._entered: list[int] = []  # For each turn that the thread with the lock is in.
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -111,7 +112,7 @@ class ContextTurn(Turn):
 class GpuDevice(StreamedDevice):
     """One device of ``driver``. Other users of the driver in the process, such as torch, use it, too.
 
-    ``cap``: bytes of device memory to use at most.
+    ``cap``: the most bytes of device memory to use.
     """
 
     on_host = False
@@ -127,10 +128,10 @@ class GpuDevice(StreamedDevice):
         self.ordinal = features.ordinal
         self.dlpack_device = (driver.dlpack_type, features.ordinal)
         self._processors = features.processors
-        self._loaded: dict[Loaded, None] = {}  # in the order in which it came
-        self._unloads = DeletionQueue(self._unload)  # of these, when the device is idle: unloading waits for kernels
-        self._has_stack = False  # for functions that call themselves
-        self._setter: Executable | None = None  # of the values of conditions
+        self._loaded: dict[Loaded, None] = {}  # In the order of the calls.
+        self._unloads = DeletionQueue(self._unload)  # Of these, when the device is idle: unloading waits for kernels.
+        self._has_stack = False  # For functions that call themselves.
+        self._setter: Executable | None = None  # Of the values of conditions.
         self._context = driver.context(features.ordinal)
         self._cache: CodeCache | None = None
         self._code = call.compiled(driver)
@@ -139,7 +140,7 @@ class GpuDevice(StreamedDevice):
         try:
             with self._turn:
                 self._stream = Stream(self._code, self._context)
-                self._between = self._stream.event()  # recorded on one stream, for another one to wait for
+                self._between = self._stream.event()  # Recorded on one stream, for another one to wait for.
                 self._sides = SideStreams(self._stream, self._between)
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
@@ -204,7 +205,10 @@ class GpuDevice(StreamedDevice):
             self._pool.exported.add(buffer.handle)
 
     def free(self, buffer: Buffer) -> None:
-        """See `Device.free`. What was exported may be freed when the device is closed, for no other thread calls the driver then."""
+        """Free a buffer, see `Device.free`.
+
+        Exported memory may be freed when the device is closed, because no other thread calls the driver then.
+        """
         super().free(buffer)
         if self._device is None:
             self._release_exported()
@@ -215,10 +219,10 @@ class GpuDevice(StreamedDevice):
         self._release_exported()
 
     def _release_exported(self) -> None:
-        """Free what was exported, and released since the device was closed."""
+        """Free exported memory that was released since the device was closed."""
         released = self._deletions.released
         while released:
-            with contextlib.suppress(IndexError):  # finalizers run in any thread, and within each other
+            with contextlib.suppress(IndexError):  # Finalizers run in any thread, and within each other.
                 memory = released.popleft()
                 if memory in self._pool.exported:
                     self._pool.release(memory, self._context)
@@ -236,7 +240,7 @@ class GpuDevice(StreamedDevice):
     # --- kernels ---
 
     def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
-        """See `Assembler.assemble`: cubins in place of PTX. Code objects of HIP are machine code already."""
+        """Return cubins in place of PTX, see `Assembler.assemble`. Code objects of HIP are machine code already."""
         if not kernel.tasks:
             return kernel
         with self._turn:
@@ -244,7 +248,10 @@ class GpuDevice(StreamedDevice):
         return replace(kernel, binaries=tuple(machine_code))
 
     def load(self, kernel: CompiledKernel) -> Executable:
-        """Load the kernel's machine code, or PTX. Raises SpirogradRuntimeError, with its messages, if the driver's compiler refuses."""
+        """Load the kernel's machine code, or PTX.
+
+        Raises SpirogradRuntimeError with the messages of the driver's compiler if it rejects the code.
+        """
         check_target(kernel, self.caps.target_name, self.api)
         with self._turn:
             loaded: list[Loaded] = []
@@ -273,7 +280,10 @@ class GpuDevice(StreamedDevice):
         return executable
 
     def _grid(self, task: TaskInfo, usage: modules.Usage) -> tuple[int, int, int]:
-        """See `grid_limits`. Where only the device knows the number of iterations, as many groups as run at the same time."""
+        """Return the grid of a task, see `grid_limits`.
+
+        Where only the device knows the number of iterations, the grid has as many groups as run at the same time.
+        """
         each, most, _ = grid_limits(task, self.caps, "discrete")
         if task.operations >= _LONG and not task.loops:
             most = min(most, _LONG_GROUPS * self._processors)
@@ -287,7 +297,7 @@ class GpuDevice(StreamedDevice):
         """See `Device.launch`."""
         interrupts.watch()
         try:
-            with self._turn.lock:  # `Turn` written out, which is faster; ``run`` makes the context current
+            with self._turn.lock:  # `Turn` written out, which is faster; ``run`` makes the context current.
                 if self._trouble:
                     self._check()
                 if len(self._deletions.released) > COLLECT_AT:
@@ -325,7 +335,7 @@ class GpuDevice(StreamedDevice):
         return memory
 
     def part(self, executable: Executable, task: call.LaunchTask) -> Executable:
-        """One task of ``executable``, which must live as long as this."""
+        """Return one task of ``executable``, which must live as long as the result."""
         run, words = call.launcher(self._code, self._context, self._stream.place, [task])
         return Executable(executable.name, executable.nbytes, run, words, [task], (), executable.by_address)
 
@@ -346,13 +356,15 @@ class GpuDevice(StreamedDevice):
 
     def native_code(self) -> launch_function.Code | None:
         """See `CallsNatively.native_code`."""
-        from spirograd.runtime.native import launch_function  # many processes record no launch
+        from spirograd.runtime.native import launch_function  # Many processes record no launch.
 
         return launch_function.code(self._cache)
 
     def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry | None:
-        """See `CallsNatively.entry`. Compiled code takes the lock of the device, as `launch` does; Ctrl-C cannot come in between, because
-        it runs no Python meanwhile."""
+        """Return the entry for compiled code, see `CallsNatively.entry`.
+
+        Compiled code takes the lock of the device, as `launch` does. Ctrl-C cannot interrupt it, because no Python runs meanwhile.
+        """
         if executable.by_address:
             return None
         groups = [task.groups(count) for task, count in zip(executable.tasks, counts)]
@@ -462,7 +474,7 @@ class GpuDevice(StreamedDevice):
 
     def repeat(self, recorded: DriverGraph) -> None:
         """See `RecordsWork.repeat`."""
-        if "launch" in vars(self):  # its tasks are to be timed
+        if "launch" in vars(self):  # Its tasks are to be timed.
             recorded.by_parts(self)
             return
         with self._turn:
@@ -471,10 +483,10 @@ class GpuDevice(StreamedDevice):
     # --- waits, failures, the end ---
 
     def synchronize(self) -> None:
-        """See `Device.synchronize`. Raises what a kernel ran into."""
+        """Wait for all work, see `Device.synchronize`. Raises the errors of kernels."""
         interrupts.watch()
         try:
-            with self._turn.lock:  # a turn, written out, as in `launch`
+            with self._turn.lock:  # A turn, written out, as in `launch`.
                 if self._trouble:
                     self._check()
                 self.waits += 1
@@ -482,7 +494,7 @@ class GpuDevice(StreamedDevice):
                     with self._turn:
                         self._sides.join()
                 self._stream.finish()
-                if self._deletions.released or self._unloads.released:  # what comes after the wait costs time, before it none
+                if self._deletions.released or self._unloads.released:  # Statements after the wait cost time, those before it do not.
                     with self._turn:
                         self._collect()
                         self._unloads.collect()
@@ -517,7 +529,7 @@ class GpuDevice(StreamedDevice):
         self._destroy()
 
     def _destroy(self) -> None:
-        """Release what exists, whatever the driver says to it; also after a constructor that failed half-way."""
+        """Release all resources, whatever errors the driver reports; also after a constructor that failed half-way."""
         driver = self._driver
         entered = driver.enter(self._context)
         if not self._trouble and hasattr(self, "_pool"):
@@ -526,7 +538,7 @@ class GpuDevice(StreamedDevice):
         for part in ("_transfers", "_cells"):
             if hasattr(self, part):
                 getattr(self, part).close()
-        for thing in reversed(self._loaded):  # graphs before the modules of their kernels
+        for thing in reversed(self._loaded):  # Graphs are released before the modules of their kernels.
             thing.unload(thing.handle)
         self._loaded.clear()
         for part in ("_pool", "_stream"):

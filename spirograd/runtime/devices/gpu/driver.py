@@ -1,7 +1,7 @@
-"""The driver of a GPU through ctypes: the functions that CUDA's and HIP's have in common, and what their error codes mean.
+"""The driver of a GPU through ctypes: the functions that CUDA and HIP have in common, and the meaning of their error codes.
 
-Both have the same functions under other names, with the same arguments: `SIGNATURES`. `CudaDriver` (cuda.py) and `HipDriver` (hip.py) give
-the names, and what differs.
+Both have the same functions under different names, with the same arguments: `SIGNATURES`. `CudaDriver` (cuda.py) and `HipDriver` (hip.py)
+provide the names and the differences.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
 CALLED = ("launch", "stream_query", "event_query", "event_record")
 
 SUCCESS, OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 0, 2, 100, 600
-# After these no later call succeeds: kernels ran into something that ends their context, or the device has gone.
+# After these errors no later call succeeds: a kernel caused an error that ends its context, or the device is gone.
 _FATAL = frozenset((4, 46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _KERNEL_ERRORS = frozenset((700, 714, 715, 716, 717, 718, 719))
 _TIMEOUT = 702
@@ -114,94 +114,97 @@ class Driver(ABC):
             function.argtypes, function.restype = arguments, c_int
             setattr(self, name, function)
         for name, (symbol, arguments) in self.optional.items():
-            found = getattr(library, symbol, None)
-            if found is not None:
-                found.argtypes, found.restype = arguments, c_int
-            setattr(self, name, found)
+            address = getattr(library, symbol, None)
+            if address is not None:
+                address.argtypes, address.restype = arguments, c_int
+            setattr(self, name, address)
         called = {name: self.symbols[name] for name in CALLED} | dict(self.called)
         self.addresses = {name: ctypes.cast(self.find(library, symbol), c_void_p).value or 0 for name, symbol in called.items()}
 
     def clock_hz(self, ordinal: int) -> int | None:
-        """See `HasClock`."""
+        """Return the frequency of the clock, see `HasClock`."""
         return None
 
     @property
     def reads_flags(self) -> bool:
-        """Whether graphs can have loops whose condition lies in memory of the device."""
+        """Return whether graphs can have loops whose condition lies in memory of the device."""
         return False
 
-    def __getattr__(self, name: str) -> Any:  # tells type checkers of the functions
+    def __getattr__(self, name: str) -> Any:  # Declares the functions to type checkers.
         raise AttributeError(name)
 
-    # --- what differs ---
+    # --- differences between the drivers ---
 
     @classmethod
     @abstractmethod
     def libraries(cls) -> tuple[str, ...]:
-        """Where the driver may lie, the best place first."""
+        """Return the paths of the driver's library, best first."""
 
     @abstractmethod
     def stream(self, handle: int) -> int:
-        """The driver's handle of a stream that another library names: 1 is the one that CUDA's runtime uses by default."""
+        """Return the driver's handle of a stream that another library names: 1 is the one that CUDA's runtime uses by default."""
 
     @abstractmethod
     def describe(self, code: int) -> str:
-        """An error code as the driver explains it: ``CUDA_ERROR_INVALID_VALUE (invalid argument)``."""
+        """Return an error code as the driver explains it: ``CUDA_ERROR_INVALID_VALUE (invalid argument)``."""
 
     @abstractmethod
     def version(self) -> str:
-        """The version of the API that the driver implements, such as "13.0"."""
+        """Return the version of the API that the driver implements, such as "13.0"."""
 
     @abstractmethod
     def context(self, ordinal: int) -> int:
-        """What ``@sg_enter`` takes for a device. It is kept when a session ends: creating one may take up to a second."""
+        """Return the argument of ``@sg_enter`` for a device. It is kept when a session ends: creating one may take up to a second."""
 
     @abstractmethod
     def enter(self, context: int) -> int:
-        """As ``@sg_enter``."""
+        """Make a context current, like ``@sg_enter``."""
 
     @abstractmethod
     def leave(self, entered: int) -> None:
-        """As ``@sg_leave``."""
+        """Undo `enter`, like ``@sg_leave``."""
 
     @abstractmethod
     def drop_context(self, ordinal: int) -> None:
-        """Do not keep the context of a device: it is broken."""
+        """Drop the context of a device, because it is broken."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Have the driver forget an error that was handled, where it would tell others of it."""
+        """Have the driver forget an error that was handled, where it would report it to other callers."""
 
     @abstractmethod
     def load(self, image: bytes, name: str) -> c_void_p:
-        """A module of an image; ``name`` is the kernel's. Raises SpirogradRuntimeError, with the compiler's messages if there is one."""
+        """Load a module of an image; ``name`` is the kernel's.
+
+        Raises SpirogradRuntimeError, with the compiler's messages if there are any.
+        """
 
     def reserve_stack(self, nbytes: int) -> None:
-        """Give each thread of kernels of the current context ``nbytes`` for calls whose depth the compiler does not know."""
+        """Reserve ``nbytes`` of stack for each thread of kernels of the current context, for calls of unknown depth."""
         raise NotImplementedError("kernels whose functions call themselves are refused while compiling")
 
     @abstractmethod
     def assemble(self, image: bytes, name: str) -> bytes:
-        """Machine code for the device of the current context. Raises as `load`."""
+        """Return machine code for the device of the current context. Raises the same errors as `load`."""
 
     @abstractmethod
     def unusable(self, ordinal: int) -> str:
-        """Why a device cannot be used, or ""."""
+        """Return the reason why a device cannot be used, or ""."""
 
     @abstractmethod
     def query(self, ordinal: int) -> Features:
-        """Everything about a device that `unusable` has nothing against."""
+        """Return the features of a device for which `unusable` returns ""."""
 
-    # --- what is the same ---
+    # --- common to both drivers ---
 
     def call(self, what: str, function: Any, *args: Any) -> None:
-        """Call one of the functions; raise as `check`."""
+        """Call one of the functions; raise the same errors as `check`."""
         code = function(*args)
         if code:
             self.check(code, what)
 
     def check(self, code: int, what: str) -> None:
-        """Raise if ``code`` is an error: OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError, naming ``what`` was tried."""
+        """Raise OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError if ``code`` is an error. ``what``: the attempted operation."""
         if not code:
             return
         self.forget()
@@ -211,7 +214,7 @@ class Driver(ABC):
         raise DeviceLost(message + _cause(code)) if code in _FATAL else SpirogradRuntimeError(message)
 
     def owner(self, address: int) -> int | None:
-        """The number of the device in whose memory an address lies; None if the driver does not know it."""
+        """Return the number of the device whose memory contains an address; None if the driver does not know it."""
         ordinal = c_int(-1)
         if self.pointer_attribute(byref(ordinal), _DEVICE_OF_POINTER, address):
             self.forget()
@@ -219,37 +222,37 @@ class Driver(ABC):
         return ordinal.value
 
     def count(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
         number = c_int()
         self.call("count the devices", self.device_count, byref(number))
         return number.value
 
     def handle(self, ordinal: int) -> int:
-        """What the driver calls a device."""
+        """Return the driver's handle of a device."""
         device = c_int()
         self.call(f"open device {ordinal}", self.device_get, byref(device), ordinal)
         return device.value
 
     def name(self, ordinal: int) -> str:
-        """What a device is called."""
+        """Return the name of a device."""
         text = ctypes.create_string_buffer(256)
         self.call(f"read the name of device {ordinal}", self.device_name, text, len(text), self.handle(ordinal))
         return text.value.decode(errors="replace")
 
     def memory(self, ordinal: int) -> int:
-        """Bytes of memory that a device has."""
+        """Return the bytes of memory of a device."""
         total = c_size_t()
         self.call(f"read the memory of device {ordinal}", self.device_memory, byref(total), self.handle(ordinal))
         return total.value
 
     def attribute(self, ordinal: int, number: int) -> int:
-        """An attribute of a device."""
+        """Return an attribute of a device."""
         value = c_int()
         self.call(f"read attribute {number} of device {ordinal}", self.device_attribute, byref(value), number, self.handle(ordinal))
         return value.value
 
     def find(self, library: object, symbol: str) -> Any:
-        """A function of the library. Raises SpirogradRuntimeError if it is too old to have it."""
+        """Return a function of the library. Raises SpirogradRuntimeError if the library is too old to have it."""
         try:
             return getattr(library, symbol)
         except AttributeError:
@@ -257,12 +260,15 @@ class Driver(ABC):
 
     @classmethod
     def forked(cls) -> str:
-        """What to say in a fork of a process that used the driver."""
+        """Return the message for a fork of a process that used the driver."""
         return f"{cls.api} does not survive a fork; start the process with the 'spawn' method, or call init in the child only"
 
     @classmethod
     def take(cls) -> Driver:
-        """The driver, started. Raises SpirogradRuntimeError if there is none, or no device, or in a fork of a process that used it."""
+        """Return the driver, started.
+
+        Raises SpirogradRuntimeError if there is no driver or no device, or in a fork of a process that used it.
+        """
         path = knobs.get(cls.knob)
         with _start_lock:
             driver = _started.get((cls, path))
@@ -292,7 +298,7 @@ class Driver(ABC):
         raise SpirogradRuntimeError(f"{cls.missing}: {problems[0]}")
 
 
-# By class and path. Compiled functions hold their addresses, so drivers live as long as the process.
+# Drivers by class and path. Compiled functions hold their addresses, so drivers live as long as the process.
 _started: dict[tuple[type[Driver], str], Driver] = {}
 
 

@@ -1,8 +1,8 @@
-"""Graphs of the driver: series of work that it does as one piece, and loops whose condition it reads itself.
+"""Graphs of the driver: series of work that it runs as one piece, and loops whose condition it reads itself.
 
 A loop is a conditional node of CUDA (CUDA Driver API, "Graph Management"; CUDA C++ Programming Guide, "Conditional Graph Nodes"): its body
-is a graph of its own, which is run as long as the value of a handle is not 0. Kernels set that value by the device function
-`cudaGraphSetConditional`, which the driver's compiler knows: PTX declares it as external, and nothing is linked.
+is a graph of its own, which runs as long as the value of a handle is not 0. Kernels set that value by the device function
+`cudaGraphSetConditional`, which the driver's compiler provides: PTX declares it as external, and nothing is linked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spirograd.runtime.devices.gpu.transfer import GpuTransfers
 
 _CONDITIONAL = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE = 1  # CU_GRAPH_COND_TYPE_WHILE
-# Parameters: a handle, and the address of the word that decides, or 0 for: go on.
+# Parameters: a handle, and the address of the word that decides, or 0 to continue.
 _SET_CONDITION = b"""
 .version 6.3
 .target sm_70
@@ -54,7 +54,7 @@ _SET_CONDITION = b"""
 
 
 class _NodeParams(ctypes.Structure):
-    """CUgraphNodeParams, of a conditional node."""
+    """The type CUgraphNodeParams of a conditional node."""
 
     _fields_ = [
         ("type", c_int),
@@ -70,13 +70,13 @@ class _NodeParams(ctypes.Structure):
 
 
 def condition_kernel(target: str) -> CompiledKernel:
-    """The kernel that sets the value of a handle."""
+    """Return the kernel that sets the value of a handle."""
     task = TaskInfo("set_condition", "serial", "sg_set_condition", 0)
     return CompiledKernel("set_condition", target, "set_condition", ArgBlock((), "<QQ", 16), (task,), (_SET_CONDITION,))
 
 
 class Loaded:
-    """A module or graph that the driver holds until it ``unload``s it."""
+    """A module or graph that the driver keeps until it ``unload``s it."""
 
     __slots__ = ("handle", "unload")
 
@@ -86,33 +86,33 @@ class Loaded:
 
 
 class GraphWork:
-    """What a series of work calls while it is recorded, see `RecordsWork.record`: the stream's work, and nothing else of the device's."""
+    """The interface that a series of work calls while it is recorded, see `RecordsWork.record`. It offers the stream's work only."""
 
     def __init__(self, driver: Driver, transfers: GpuTransfers) -> None:
         self._driver = driver
         self._transfers = transfers
 
     def launch(self, executable: Any, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
-        """As of `Device`."""
+        """Return as of `Device`."""
         if executable.by_address:
             raise CannotBeRecorded
         self._driver.check(executable.run(bytes(block), counts), f"record kernel {executable.name}")
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """As of `Device`."""
+        """Return as of `Device`."""
         self._transfers.fill(buffer.handle, offset, nbytes, word)
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """As of `Device`."""
+        """Return as of `Device`."""
         self._transfers.copy(target.handle, target_offset, source.handle, source_offset, nbytes)
 
 
 class CannotBeRecorded(Exception):
-    """An argument block is uploaded for each launch."""
+    """The error that an argument block is uploaded for each launch, which a graph cannot record."""
 
 
 class DriverGraph:
-    """An executable graph of the driver, which goes before the kernels that its steps launch."""
+    """An executable graph of the driver, which is released before the kernels that its steps launch."""
 
     __slots__ = ("__weakref__", "_steps", "handle")
 
@@ -121,14 +121,16 @@ class DriverGraph:
         self._steps = steps
 
     def by_parts(self, device: object) -> None:
-        """Have ``device`` do the work piece by piece."""
+        """Have ``device`` run the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)
 
 
 class SeriesRecorder:
-    """Gives series of work to a stream that records a graph. The device's lock is held. ``between``: an event. ``work``: what steps
-    call."""
+    """A recorder of series of work on a stream that records a graph. The device's lock is held.
+
+    ``between``: an event. ``work``: the interface that steps call.
+    """
 
     def __init__(self, stream: Stream, sides: SideStreams, between: int, work: GraphWork) -> None:
         self._stream = stream
@@ -146,7 +148,10 @@ class SeriesRecorder:
                 node.work(self._work)
 
     def _give_sections(self, node: Sections) -> None:
-        """Each section on a stream of its own, which become branches of the graph. One that uses memory of another one comes after it."""
+        """Run each section on a stream of its own; these become branches of the graph.
+
+        A section that uses memory of another one comes after it.
+        """
         stream, own = self._stream, self._stream.handle
         sides = [self._sides.take() for _ in node.sections]
         used: list[UsedMemory] = []
@@ -170,7 +175,7 @@ class SeriesRecorder:
 
 
 class LoopRecorder(SeriesRecorder):
-    """Makes graphs with loops. ``context``: it is current. ``setter``: the executable of `condition_kernel`."""
+    """A recorder of graphs with loops. ``context``: the current context. ``setter``: the executable of `condition_kernel`."""
 
     def __init__(self, stream: Stream, sides: SideStreams, between: int, context: int, work: GraphWork, setter: Any) -> None:
         super().__init__(stream, sides, between, work)
@@ -178,7 +183,7 @@ class LoopRecorder(SeriesRecorder):
         self._setter = setter
 
     def record(self, loop: Loop) -> int:
-        """An executable graph that does the loop. Raises what steps and the driver raise."""
+        """Return an executable graph that runs the loop. Raises the errors of steps and of the driver."""
         driver = self._driver
         graph, executable = c_void_p(), c_void_p()
         driver.call("make a graph", driver.graph_create, byref(graph), 0)
@@ -190,7 +195,7 @@ class LoopRecorder(SeriesRecorder):
         return executable.value or 0
 
     def _add(self, graph: int, nodes: Iterable[Any], after: tuple[int, ...]) -> tuple[int, ...]:
-        """Add work to a graph, which comes after some of its nodes; gives those that all else must come after."""
+        """Return add work to a graph after some of its nodes. Return the nodes that later work must come after."""
         for is_loop, group in itertools.groupby(nodes, lambda node: isinstance(node, Loop)):
             if is_loop:
                 for loop in group:
@@ -203,7 +208,7 @@ class LoopRecorder(SeriesRecorder):
     def _add_loop(self, graph: int, loop: Loop, after: tuple[int, ...]) -> tuple[int, ...]:
         driver, handle, node = self._driver, c_uint64(), c_void_p()
         driver.call("make a loop", driver.condition_create, byref(handle), graph, self._context, 0, 0)
-        after = self._capture(graph, after, lambda: self._set(handle.value, 0))  # the body runs at least once
+        after = self._capture(graph, after, lambda: self._set(handle.value, 0))  # The body runs at least once.
         params = _NodeParams(type=_CONDITIONAL, handle=handle.value, kind=_WHILE, size=1, context=self._context)
         driver.call("make a loop", driver.graph_add, byref(node), graph, (c_void_p * len(after))(*after), len(after), byref(params))
         body = params.graphs[0] or 0
@@ -216,7 +221,7 @@ class LoopRecorder(SeriesRecorder):
         self._driver.check(self._setter.run(block, (1,)), "record the condition of a loop")
 
     def _capture(self, graph: int, after: tuple[int, ...], work: Callable[[], None]) -> tuple[int, ...]:
-        """Add what ``work`` gives to the stream to a graph."""
+        """Return add the work that ``work`` gives to the stream to a graph."""
         driver, own = self._driver, self._stream.own
         dependencies = (c_void_p * len(after))(*after) if after else None
         driver.call("record a graph", driver.capture_to, own, graph, dependencies, None, len(after), RELAXED)
@@ -224,9 +229,9 @@ class LoopRecorder(SeriesRecorder):
         try:
             work()
             state, number, of = c_int(), c_uint64(), c_void_p()
-            found, count = POINTER(c_void_p)(), c_size_t()
-            driver.call("record a graph", driver.capture_info, own, byref(state), byref(number), byref(of), byref(found), byref(count))
-            ends = tuple([found[k] or 0 for k in range(count.value)])
+            handles, count = POINTER(c_void_p)(), c_size_t()
+            driver.call("record a graph", driver.capture_info, own, byref(state), byref(number), byref(of), byref(handles), byref(count))
+            ends = tuple([handles[k] or 0 for k in range(count.value)])
         finally:
             self._stream.select(before)
             code = driver.capture_end(own, byref(c_void_p()))

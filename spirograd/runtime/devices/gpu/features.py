@@ -1,4 +1,4 @@
-"""A GPU as CUDA or HIP describes it."""
+"""The features of a GPU as CUDA or HIP reports them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spirograd.base.records import dataclass
 
 @dataclass(slots=True)
 class Features:
-    """A device as the rest of this package sees it. ``total``: bytes of its memory. ``processors``: how many multiprocessors (CUDA) or
-    compute units (HIP) it has."""
+    """The features of a device. ``total``: bytes of its memory. ``processors``: the number of multiprocessors (CUDA) or compute units
+    (HIP)."""
 
     ordinal: int
     info: DeviceInfo
@@ -23,9 +23,9 @@ class Features:
 
 
 def driver_version(file: Path, api: str) -> str:
-    """The version of the kernel's driver, where Linux tells it in ``file``, and of the API that it implements."""
+    """Return the version of the kernel's driver, where Linux shows it in ``file``, and of the API that it implements."""
     try:
-        found = re.search(r"\d+\.\d+(\.\d+)?", file.read_text(errors="replace"))
+        version = re.search(r"\d+\.\d+(\.\d+)?", file.read_text(errors="replace"))
     except OSError:
-        found = None
-    return f"{found.group()}, {api}" if found else api
+        version = None
+    return f"{version.group()}, {api}" if version else api

@@ -1,7 +1,7 @@
-"""HIP: libamdhip64, the runtime of AMD's ROCm, and what its devices can do. No compiler of ROCm's is needed.
+"""HIP: the library libamdhip64 of AMD's ROCm, and the features of its devices. No compiler of ROCm is needed.
 
-The C API is the source: HIP Runtime API Reference. Its functions are CUDA's under other names, but for contexts, which are numbers of
-devices here, and for errors, which every library of the thread sees.
+The interface is the C API (HIP Runtime API Reference). Its functions are those of CUDA under different names, except for contexts, which
+are numbers of devices here, and for errors, which every library of the thread sees.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ _CALLED = {"device_current": "hipGetDevice", "device_set": "hipSetDevice", "last
 # A context is the number of a device. Entering gives 1 more than the number of the device that was current, if that was another one.
 # hipDeviceAttribute_t, whose numbers have been the same since ROCm 5.
 _INTEGRATED, _MAX_GRID, _MAX_GROUP, _PROCESSORS, _SHARED, _WAVE, _POOLS = 16, 29, 56, 63, 74, 87, 88
-# hipDeviceProp_t changed with ROCm 6, and with it the name of the function: the function, and where `gcnArchName` lies.
+# hipDeviceProp_t changed with ROCm 6, and with it the name of the function. Each entry has the function, and the offset of `gcnArchName`.
 _PROPERTIES = (("hipGetDevicePropertiesR0600", 1160), ("hipGetDeviceProperties", 396))
 _PROPERTY_BYTES, _ARCHITECTURE_BYTES = 4096, 256
 _VERSION_FILE = Path("/sys/module/amdgpu/version")
 
 
 class HipDriver(Driver):
-    """See `Driver`. Other users of HIP in the process, such as torch, use the same devices."""
+    """The driver of HIP, see `Driver`. Other users of HIP in the process, such as torch, use the same devices."""
 
     api, arch, knob = "HIP", "amdgpu", "SG_LIBHIP"
     missing = "HIP's runtime is not installed (on Linux it comes with ROCm, on Windows with the HIP SDK or AMD's driver)"
@@ -106,7 +106,10 @@ class HipDriver(Driver):
 
     @classmethod
     def libraries(cls) -> tuple[str, ...]:
-        """A process must have one runtime: two would not know each other's memory and streams. torch brings its own."""
+        """Return the paths of the library.
+
+        A process must have one HIP runtime, because two would not share memory and streams. torch brings its own.
+        """
         if sys.platform == "win32":
             return _WINDOWS
         try:
@@ -145,7 +148,7 @@ class HipDriver(Driver):
             self.set_device(entered - 1)
 
     def drop_context(self, ordinal: int) -> None:
-        """Nothing: there is none."""
+        """Do nothing: HIP has no contexts."""
 
     def forget(self) -> None:
         self.last_error()
@@ -163,7 +166,7 @@ class HipDriver(Driver):
     # --- devices ---
 
     def architecture(self, ordinal: int) -> str:
-        """What LLVM calls the architecture of a device, such as "gfx1100", without the features that the device has on or off."""
+        """Return LLVM's name of the architecture of a device, such as "gfx1100", without its features."""
         properties = ctypes.create_string_buffer(_PROPERTY_BYTES)
         self.call(f"read the properties of device {ordinal}", self.device_properties, properties, ordinal)
         text = properties.raw[self._architecture_at : self._architecture_at + _ARCHITECTURE_BYTES].split(b"\0")[0]
@@ -206,7 +209,7 @@ def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | N
 
 
 def available() -> str | None:
-    """None if a HIP device can be opened, else the reason why not."""
+    """Return None if a HIP device can be opened, else the reason why not."""
     return opening.available(HipDriver)
 
 

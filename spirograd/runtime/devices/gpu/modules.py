@@ -15,8 +15,11 @@ _SHARED_BYTES, _LOCAL_BYTES, _REGISTERS = 1, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a task takes on the device: registers of a thread, bytes of memory that a thread has for itself (spilled registers and local
-    arrays), bytes of shared memory of a group. ``resident``: how many groups run on a multiprocessor at the same time."""
+    """The resources of a task on the device: registers of a thread, bytes of local memory of a thread (spilled registers and local arrays),
+    and bytes of shared memory of a group.
+
+    ``resident``: the number of groups that run on a multiprocessor at the same time.
+    """
 
     registers: int
     local_bytes: int
@@ -31,19 +34,19 @@ class Usage:
 
 
 def is_machine_code(image: bytes) -> bool:
-    """Whether a binary is machine code rather than PTX."""
+    """Return whether a binary is machine code rather than PTX."""
     return image.startswith(_ELF)
 
 
 def function(driver: Driver, module: c_void_p, entry: str, name: str) -> int:
-    """A function of a module."""
+    """Return a function of a module."""
     handle = c_void_p()
     driver.call(f"find {entry} in kernel {name}", driver.module_function, byref(handle), module, entry.encode())
     return handle.value or 0
 
 
 def usage(driver: Driver, handle: int, group_size: int) -> Usage:
-    """What a function takes, as the driver compiled it, in groups of so many threads."""
+    """Return the resources of a function, as the driver compiled it, in groups of ``threads`` threads."""
 
     def attribute(number: int) -> int:
         value = c_int()

@@ -1,4 +1,4 @@
-"""Choice of a GPU of a driver, and opening it."""
+"""The choice of a GPU of a driver, and opening it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spirograd.runtime.devices.gpu.driver import Driver
 
 
 def choose(driver: Driver, requested: str = "") -> int:
-    """The number of the device to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the first usable one.
+    """Return the number of the device that SG_DEVICE or ``requested`` names (number, or part of the name), else the first usable one.
 
-    Raises SpirogradRuntimeError, listing what there is, if nothing fits.
+    Raises SpirogradRuntimeError with a list of the devices if no device fits.
     """
     names = [driver.name(ordinal) for ordinal in range(driver.count())]
     if not names:
@@ -36,7 +36,7 @@ def open_gpu(kind: type[Driver], device_memory_bytes: int | None, requested: str
 
 
 def available(kind: type[Driver]) -> str | None:
-    """None if a device can be opened, else the reason why not."""
+    """Return None if a device can be opened, else the reason why not."""
     try:
         driver = kind.take()
         return driver.unusable(choose(driver)) or None
@@ -45,6 +45,6 @@ def available(kind: type[Driver]) -> str | None:
 
 
 def devices(kind: type[Driver]) -> list[tuple[str, str]]:
-    """Every device in the order of the numbers of SG_DEVICE: its name, and the reason why it cannot be used ("" if it can)."""
+    """Return every device in the order of the numbers of SG_DEVICE: its name, and the reason why it cannot be used, or ""."""
     driver = kind.take()
     return [(driver.name(i), driver.unusable(i)) for i in range(driver.count())]

@@ -1,4 +1,4 @@
-"""PTX to machine code, by the compiler in NVIDIA's driver."""
+"""Compilation of PTX to machine code by the compiler in NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PTX = 1
 
 
 class _Log:
-    """Options for the driver's compiler with a buffer for its messages."""
+    """The options of the driver's compiler, with a buffer for its messages."""
 
     def __init__(self) -> None:
         self._buffer = ctypes.create_string_buffer(_LOG_BYTES)
@@ -31,7 +31,10 @@ class _Log:
 
 
 def load(driver: Driver, image: bytes, name: str) -> c_void_p:
-    """A module of PTX text or a cubin; ``name`` is the kernel's, for errors. Raises SpirogradRuntimeError with the compiler's messages."""
+    """Load a module of PTX text or a cubin; ``name`` is the kernel's.
+
+    Raises SpirogradRuntimeError with the compiler's messages.
+    """
     module, log = c_void_p(), _Log()
     code = driver.module_load(byref(module), _image(image), log.count, log.options, log.values)
     if code:
@@ -40,7 +43,7 @@ def load(driver: Driver, image: bytes, name: str) -> c_void_p:
 
 
 def link(driver: Driver, ptx: bytes, name: str) -> bytes:
-    """The cubin of PTX text for the device of the current context. Raises as `load`."""
+    """Return the cubin of PTX text for the device of the current context. Raises the same errors as `load`."""
     state, log = c_void_p(), _Log()
     driver.call("start the linker", driver.link_create, log.count, log.options, log.values, byref(state))
     try:
@@ -60,7 +63,7 @@ def _image(image: bytes) -> bytes:
 
 
 def _refuse(driver: Driver, code: int, what: str, log: _Log) -> Any:
-    """Raise what the error means, with the compiler's messages."""
+    """Raise the error of a code, with the compiler's messages."""
     try:
         driver.check(code, what)
     except SpirogradRuntimeError as error:

@@ -23,13 +23,13 @@ class PinnedBlock:
 
 
 def pinned_cells(stream: Stream) -> Cells:
-    """Cells of pinned memory."""
+    """Return cells of pinned memory."""
     driver = stream.driver
     return Cells(lambda nbytes: PinnedBlock(pinned(driver, nbytes), nbytes), lambda block: driver.host_free(block.host))
 
 
 class CellReadback:
-    """A `StagedReadback` into a cell, which it gives back at its end. The bytes are there when the event of the cell is done."""
+    """A `StagedReadback` into a cell, which it returns at its end. The bytes are available when the event of the cell is complete."""
 
     __slots__ = ("_cell", "_nbytes", "_stream")
 
@@ -40,17 +40,17 @@ class CellReadback:
 
     @property
     def address(self) -> int:
-        """Where the bytes are to land."""
+        """The address of the destination."""
         address: int = self._cell.block.host + self._cell.offset
         return address
 
     def record(self) -> None:
-        """The copy is on its way."""
+        """Mark that the copy is recorded."""
         self._stream.record(self._cell.event)
 
     @property
     def arrived(self) -> bool:
-        """Whether the bytes are in the cell."""
+        """Return whether the bytes are in the cell."""
         return self._stream.done(self._cell.event)
 
     def poll(self) -> bytes | None:
@@ -75,7 +75,10 @@ class CellArrival:
         self._moving: Future[Any] | None = None
 
     def here(self) -> bool:
-        """See `Arrival.here`. While another thread is inside of the device, which may take long, the answer is False too."""
+        """Return whether the bytes have arrived, see `Arrival.here`.
+
+        While another thread is inside of the device, which may take long, the result is also False.
+        """
         if self._moving is None:
             turn = self._device._turn
             if not turn.lock.acquire(blocking=False):
@@ -102,5 +105,5 @@ class CellArrival:
         self._moving.result()
 
     def _begin(self, readback: CellReadback) -> None:
-        """The bytes are in the cell, which the thread gives back. The caller holds the lock."""
+        """Have the thread move the bytes, which are in the cell, and return the cell. The caller holds the lock."""
         self._moving, self._readback = self._move(readback), None

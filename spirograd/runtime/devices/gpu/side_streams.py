@@ -1,4 +1,4 @@
-"""Streams of the driver beside the device's own, and events between them."""
+"""Streams of the driver in addition to the device's own, and events between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Event:
-    """An event of the driver, which is used again when nothing refers to this object any more."""
+    """An event of the driver, which is reused once nothing refers to this object."""
 
     __slots__ = ("__weakref__", "handle")
 
@@ -21,9 +21,10 @@ class Event:
 
 
 class SideStreams:
-    """See `HasStreams`; None is ``own``. The device's lock is held, its context current. ``between``: an event for this class alone.
+    """The side streams of a device, see `HasStreams`; None stands for ``own``. The device's lock is held, its context current.
 
-    ``busy``: streams that have work which the device's own one does not come after yet."""
+    ``between``: an event for this class alone. ``busy``: streams with work that the device's own stream does not come after yet.
+    """
 
     def __init__(self, own: Stream, between: int) -> None:
         self._own = own
@@ -31,15 +32,15 @@ class SideStreams:
         self._between = between
         self._free: list[int] = []
         self._free_events: list[int] = []
-        self._home: int | None = None  # the device's own stream, while another one has its place
+        self._home: int | None = None  # The device's own stream, while it is replaced by another one.
         self.busy: set[int] = set()
 
     def take(self) -> int:
-        """A stream without work."""
+        """Return a stream without work."""
         return self._free.pop() if self._free else self._own.side()
 
     def give(self, stream: int) -> None:
-        """Give a stream back, with its work."""
+        """Return a stream to the pool, with its work."""
         self._free.append(stream)
 
     def order(self, first: int | None, then: int | None) -> None:
@@ -49,23 +50,23 @@ class SideStreams:
             self.busy.discard(first)
 
     def join(self) -> None:
-        """Have the device's own stream do what it is given from now on after all work so far."""
-        for stream in tuple(self.busy):  # the device's own has its place
+        """Have later work of the device's own stream come after all work so far."""
+        for stream in tuple(self.busy):  # The device's own stream is replaced.
             self.order(stream, None)
 
     def begin(self, stream: int) -> None:
-        """Give the work from now on to ``stream``."""
+        """Send later work to ``stream``."""
         self.busy.add(stream)
         self._home = self._own.select(stream)
 
     def end(self) -> None:
-        """Give the work to the device's own stream again."""
+        """Send later work to the device's own stream again."""
         if self._home is not None:
             self._own.select(self._home)
             self._home = None
 
     def on_own(self, work: Callable[[], T]) -> T:
-        """Have the device's own stream do ``work``, before what the present one is given next."""
+        """Run ``work`` on the device's own stream, before later work of the present stream."""
         home = self._home
         if home is None:
             return work()

@@ -1,4 +1,4 @@
-"""One stream of the driver: work is done in the order of the calls, and events tell how far it is."""
+"""One stream of the driver: work runs in the order of the calls, and events report its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.runtime.devices.gpu.driver import NOT_READY
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, hipStreamNonBlocking: no waits for the stream that other code of the process uses by default
 RELAXED = 2  # CU_STREAM_CAPTURE_MODERELAXED, hipStreamCaptureModeRelaxed: other users of the driver may go on as always
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING, hipEventDisableTiming
-# Queries in one wait, some 50 ms; between two of them Python handles Ctrl-C. After the first, a wait sleeps between queries.
+# Queries in one wait, some 50 ms; between two waits Python handles Ctrl-C. After the first, a wait sleeps between queries.
 _QUERIES = 50_000
 _NAP_SECONDS = 100e-6
 
@@ -21,8 +21,8 @@ _NAP_SECONDS = 100e-6
 class Stream:
     """A stream in ``context``, which must be current for all methods but `finish`, `wait` and `done`. The device's lock guards it.
 
-    Streams and events are the driver's handles. ``own``: this one. ``handle``: the stream that the work goes to. ``place``: the
-    address where compiled code reads that.
+    Streams and events are handles of the driver. ``own``: the handle of this stream. ``handle``: the stream that receives work. ``place``:
+    the address where compiled code reads ``handle``.
     """
 
     def __init__(self, code: CallCode, context: int) -> None:
@@ -45,28 +45,31 @@ class Stream:
         return self._current.value
 
     def switch(self, handle: int, event: int) -> None:
-        """Give the work from now on to another stream, which does it after the work so far."""
+        """Send later work to another stream, which runs it after the work so far."""
         self.order(self.handle, handle, event)
         self._current.value = handle
 
     def side(self) -> int:
-        """Another stream, which lives as long as this one."""
+        """Return another stream, which lives as long as this one."""
         handle = c_void_p()
         self.driver.call("create a stream", self.driver.stream_create, byref(handle), _NON_BLOCKING)
         self._sides.append(handle.value or 0)
         return self._sides[-1]
 
     def select(self, handle: int) -> int:
-        """Give the work from now on to another stream, in no order with the work so far. Gives the stream that it went to."""
+        """Send later work to another stream, unordered with the work so far. Return the previous stream."""
         before, self._current.value = self._current.value, handle
         return before
 
     def back(self) -> None:
-        """Give the work to the stream of its own again; all work is done."""
+        """Send later work to the own stream again; all work is complete."""
         self._current.value = self.own
 
     def record_graph(self, work: Callable[[], None]) -> int:
-        """An executable graph of what ``work`` gives to the stream, which is not done. Raises what ``work`` or the driver raises."""
+        """Return an executable graph of the work that ``work`` gives to the stream; the work does not run.
+
+        Raises the errors of ``work`` and of the driver.
+        """
         driver, before = self.driver, self._current.value
         graph, executable = c_void_p(), c_void_p()
         self._current.value = self.own
@@ -85,45 +88,45 @@ class Stream:
         return executable.value or 0
 
     def event(self) -> int:
-        """A new event, which lives as long as the stream."""
+        """Return a new event, which lives as long as the stream."""
         event = c_void_p()
         self.driver.call("create an event", self.driver.event_create, byref(event), _NO_TIMING)
         self._events.append(event.value or 0)
         return self._events[-1]
 
     def record(self, event: int) -> None:
-        """Have ``event`` be done after all work so far."""
+        """Record ``event``: it is complete after all work so far."""
         self.driver.call("record an event", self.driver.event_record, event, self.handle)
 
     def order(self, first: int, then: int, event: int) -> None:
-        """Have the stream ``then`` do what it is given from now on after what ``first`` was given so far. ``event`` may be used again."""
+        """Have later work of the stream ``then`` come after the work of ``first`` so far. ``event`` may be reused."""
         if first == then:
             return
         self.driver.call("record an event", self.driver.event_record, event, first)
         self.driver.call("order two streams", self.driver.stream_wait, then, event, 0)
 
     def done(self, event: int) -> bool:
-        """Whether an event is done. Raises what work before it ran into."""
+        """Return whether an event is complete. Raises errors of earlier work."""
         code = self._query_event(event)
         if code not in (0, NOT_READY):
             self.driver.check(code, "query an event")
         return code == 0
 
     def wait(self, event: int) -> None:
-        """Wait until an event is done. Raises what work before it ran into."""
+        """Wait until an event is complete. Raises errors of earlier work."""
         code = self._wait_event(event)
         if code:
             self._go_on(code, self._query_event, event)
 
     def finish(self, handle: int | None = None) -> None:
-        """Wait until all work is done, or that of the stream ``handle``. Raises what it ran into."""
+        """Wait until all work is complete, or the work of the stream ``handle``. Raises its errors."""
         handle = self.handle if handle is None else handle
         code = self._wait_stream(handle)
         if code:
             self._go_on(code, self._query_stream, handle)
 
     def idle(self, handle: int) -> bool:
-        """Whether all work of a stream is done. Raises what it ran into."""
+        """Return whether all work of a stream is complete. Raises its errors."""
         code = self._query_stream(handle)
         if code not in (0, NOT_READY):
             self.driver.check(code, "query a stream")

@@ -1,7 +1,7 @@
 """Times of tasks on CUDA and HIP: events around each launch.
 
-Python takes longer between two calls of the driver than a small task runs, so compiled code records both events and launches. What an event
-adds where the stream has nothing else to do, up to some microseconds, stays in the times.
+Python takes longer between two calls of the driver than a small task runs, so compiled code records both events and launches. On an idle
+stream, an event adds up to some microseconds, which stay in the times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_void
 
 
 class GpuTimer(QueryTimer):
-    """A `TaskTimer`. ``code``: the device's functions, ``context`` its context. Two events for each task, and one more."""
+    """A `TaskTimer` of CUDA and HIP. ``code``: the device's functions, ``context``: its context. It uses two events for each task, and one
+    more."""
 
     def __init__(self, device: Any, code: call.CallCode, context: int) -> None:
         super().__init__(device, _TASKS)
@@ -55,12 +56,12 @@ class GpuTimer(QueryTimer):
         driver.check(code or ctypes.c_uint32.from_address(failed).value, f"launch kernel {part.name}")
 
     def _marks(self, count: int) -> list[tuple[float, float]]:
-        found = []
+        times = []
         for slot in range(count):
             begin, end = self._events[2 * slot + 1], self._events[2 * slot + 2]
             start = self._elapsed(self._events[1], begin)
-            found.append((start, start + self._elapsed(begin, end)))
-        return found
+            times.append((start, start + self._elapsed(begin, end)))
+        return times
 
     def _align(self) -> Alignment:
         event = self._event(0)
@@ -71,7 +72,7 @@ class GpuTimer(QueryTimer):
         return Alignment(self._elapsed(self._events[1], event), before, after)
 
     def _elapsed(self, begin: int, end: int) -> float:
-        """Nanoseconds from one event to another; the driver gives milliseconds in 24 bits."""
+        """Return the nanoseconds from one event to another; the driver gives milliseconds in 24 bits."""
         milliseconds = c_float()
         self._driver.call("read two events", self._driver.event_elapsed, byref(milliseconds), begin, end)
         return milliseconds.value * 1e6

@@ -1,7 +1,7 @@
-"""Bytes between host and device through a ring of pinned chunks: threads fill or empty chunks while the device copies others.
+"""Transfers between host and device through a ring of pinned chunks: threads fill or empty chunks while the device copies others.
 
-The device copies from pageable memory at 8 GB/s, from pinned memory at 55 (H200). One thread fills pinned memory at some 10 GB/s, so
-several do.
+The device copies from pageable memory at 8 GB/s, from pinned memory at 55 GB/s (H200). One thread fills pinned memory at some 10 GB/s, so
+several threads do.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from spirograd.runtime.devices.staging import Cells
 
 CHUNK_BYTES = 4 << 20
 CHUNKS = 16
-# Up to this size several transfers share a chunk, and the calling thread copies them itself. Larger ones go in pieces of this size or more.
+# Transfers up to this size share a chunk, and the calling thread copies them itself. Larger ones are cut into pieces of at least this size.
 SMALL_BYTES = 1 << 20
 _MOST_WORKERS = 8
-# Readbacks above this size may go on beside kernels, on a stream of their own.
+# Readbacks above this size may run in parallel with kernels, on a stream of their own.
 _BESIDE_BYTES = 1 << 16
 _ALIGNMENT = 64
-# Chunks that workers fill; and those that the device fills while workers empty the others.
+# Chunks that workers fill, and chunks that the device fills while workers empty the others.
 _FILLING = CHUNKS - 4
 _COMING = 4
 
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Pinned memory at ``address``, seen through ``view``; the first ``used`` bytes are taken.
+    """A chunk of pinned memory at ``address``, seen through ``view``; the first ``used`` bytes are taken.
 
-    ``event``: recorded after the copies of the chunk. ``emptied``: the bytes that arrived are being moved out by a worker."""
+    ``event``: recorded after the copies of the chunk. ``emptied``: whether a worker is moving the bytes out.
+    """
 
     address: int
     view: memoryview
@@ -50,21 +51,21 @@ class Chunk:
 
 
 class GpuTransfers:
-    """Bytes between host and device in the order of ``stream``; asynchronous readbacks land in ``cells``. The device's lock guards it."""
+    """Transfers between host and device in the order of ``stream``; asynchronous readbacks use ``cells``. The device's lock guards it."""
 
     def __init__(self, stream: Stream, cells: Cells, sides: SideStreams) -> None:
         self._stream = stream
         self._sides = sides
-        self._beside: int | None = None  # the stream of large readbacks
+        self._beside: int | None = None  # The stream of large readbacks.
         self._driver = stream.driver
         self._cells = cells
-        self._chunks: list[Chunk] = []  # all there are
-        self._current: Chunk | None = None  # for small pieces
-        self._left: deque[Chunk] = deque()  # with copies that may be pending, the oldest first
+        self._chunks: list[Chunk] = []  # All chunks.
+        self._current: Chunk | None = None  # For small pieces.
+        self._left: deque[Chunk] = deque()  # Chunks with copies that may be pending, oldest first.
         self._workers: ThreadPoolExecutor | None = None
 
     def upload(self, memory: DeviceRange, offset: int, data: memoryview) -> None:
-        """Copy host bytes, which may change afterwards."""
+        """Copy host bytes to the device. They may change after the call."""
         nbytes, target = len(data), memory.address + offset
         if nbytes <= SMALL_BYTES:
             chunk, start = self._room(nbytes)
@@ -83,7 +84,7 @@ class GpuTransfers:
             while filling:
                 self._send(target, *filling[0])
                 filling.popleft()
-        finally:  # after a failure, no worker may go on reading
+        finally:  # After a failure, no worker may continue to read.
             wait([future for _, future, _, _ in filling])
             self._left.extend([chunk for chunk, *_ in filling])
 
@@ -93,7 +94,7 @@ class GpuTransfers:
         self._leave(chunk)
 
     def download(self, memory: DeviceRange, offset: int, out: memoryview) -> None:
-        """Copy to the host; done on return."""
+        """Copy bytes to the host; the copy is complete on return."""
         if not len(out):
             return
         nbytes, source = len(out), memory.address + offset
@@ -118,7 +119,7 @@ class GpuTransfers:
             while coming:
                 moving.append(self._receive(target, *coming[0]))
                 coming.popleft()
-        finally:  # after a failure, no worker may go on writing
+        finally:  # After a failure, no worker may continue to write.
             wait(moving)
             self._left.extend([chunk for chunk, *_ in coming])
 
@@ -129,14 +130,17 @@ class GpuTransfers:
         return chunk.emptied
 
     def read_async(self, memory: DeviceRange, offset: int, nbytes: int, beside: bool = False) -> CellReadback:
-        """In order with launches; ``beside``: later work does not wait for large copies, and must not write to the memory before."""
+        """Begin a readback in order with launches.
+
+        ``beside``: later work does not wait for large copies, and must not write to the memory before they are complete.
+        """
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
-        large = nbytes > _BESIDE_BYTES  # their cells are larger, too: no other readbacks use these
+        large = nbytes > _BESIDE_BYTES  # Their cells are larger, too: other readbacks do not use them.
         beside = beside and large
         if beside:
             self._begin_beside()
         elif large and self._beside is not None:
-            self._sides.order(self._beside, None)  # an abandoned copy into the cell may be pending there
+            self._sides.order(self._beside, None)  # An abandoned copy into the cell may be pending.
         try:
             self._to_host(readback.address, memory.address + offset, nbytes)
             readback.record()
@@ -146,11 +150,11 @@ class GpuTransfers:
         return readback
 
     def move_out(self, readback: CellReadback, out: memoryview) -> Future[int]:
-        """Copy what a readback brought, in another thread, which keeps the readback and ``out``."""
+        """Copy the bytes of a readback to ``out`` in another thread, which keeps both alive."""
         return self._submit(_moved, readback, out)
 
     def _begin_beside(self) -> None:
-        """Give the work from now on to a stream that comes after the work so far, and that later work does not wait for."""
+        """Send later work to a stream that comes after the work so far, and that later work does not wait for."""
         if self._beside is None:
             self._beside = self._sides.take()
         self._sides.order(None, self._beside)
@@ -172,7 +176,8 @@ class GpuTransfers:
     # --- chunks ---
 
     def _room(self, nbytes: int) -> tuple[Chunk, int]:
-        """A chunk and where in it ``nbytes`` (at most SMALL_BYTES) are the caller's until the copies so far are done."""
+        """Return a chunk and an offset in it; ``nbytes`` (at most SMALL_BYTES) there belong to the caller until the copies so far are
+        complete."""
         chunk = self._current
         if chunk is None or chunk.used + nbytes > CHUNK_BYTES:
             if chunk is not None:
@@ -185,12 +190,12 @@ class GpuTransfers:
         return chunk, start
 
     def _leave(self, chunk: Chunk) -> None:
-        """All copies of a chunk were asked for."""
+        """Mark that all copies of a chunk were requested."""
         self._stream.record(chunk.event)
         self._left.append(chunk)
 
     def _take(self) -> Chunk:
-        """A chunk with nothing pending: the one that was left longest ago. While it is busy, there are new ones, up to CHUNKS."""
+        """Return a chunk with nothing pending, the one released longest ago. While it is busy, add new chunks, up to CHUNKS."""
         if not self._left or (len(self._chunks) < CHUNKS and self._busy(self._left[0])):
             address = pinned(self._driver, CHUNK_BYTES)
             view = memoryview((ctypes.c_ubyte * CHUNK_BYTES).from_address(address)).cast("B")
@@ -216,13 +221,13 @@ class GpuTransfers:
             self._workers = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "spirograd-transfer")
         try:
             return self._workers.submit(work, *args)
-        except RuntimeError:  # while Python ends there are no new threads
+        except RuntimeError:  # While Python exits, no thread can be started.
             done: Future[int] = Future()
             done.set_result(work(*args))
             return done
 
     def close(self) -> None:
-        """Give everything back; nothing may be pending."""
+        """Release all resources; nothing may be pending."""
         if self._workers is not None:
             with contextlib.suppress(RuntimeError):
                 self._workers.shutdown()
@@ -234,7 +239,7 @@ class GpuTransfers:
 
 
 def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and size of the pieces of a transfer: as many as keep all workers busy, in chunks that need not be full."""
+    """Return begin and size of the pieces of a transfer: enough pieces to keep all workers busy, in chunks that need not be full."""
     size = min(max(-(-nbytes // _MOST_WORKERS), SMALL_BYTES), CHUNK_BYTES)
     return ((start, min(size, nbytes - start)) for start in range(0, nbytes, size))
 

@@ -1,4 +1,4 @@
-"""The Vulkan device. `open` makes one; the parts are: instance, features, memory, stream, transfer, pipelines, device."""
+"""The Vulkan device. `open` opens one. Modules: instance, features, allocator, stream, transfer, pipelines, device."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def open(
 ) -> VulkanDevice:
     """Open the Vulkan device that SG_DEVICE or ``device`` names, or the most capable one.
 
-    ``debug``: with the validation layer if it is installed, else with a warning; SG_VALIDATION=1 demands it. ``max_threads`` is for CPU
-    devices and ignored. ``mappable`` False: never map device memory. ``cache_folder``: of the pipeline cache; by default the offline
-    cache's folder, unless that is off.
-    Raises SpirogradRuntimeError if there is no device that fits, or the layer is not installed.
+    ``debug``: use the validation layer if it is installed, else warn; SG_VALIDATION=1 requires it. ``max_threads`` is for CPU devices and
+    ignored. ``mappable`` False: never map device memory. ``cache_folder``: the folder of the pipeline cache; by default the folder of the
+    offline cache, unless that is off. Raises SpirogradRuntimeError if no device fits, or if the layer is required and not installed.
     """
     folder = Path(cache_folder) if cache_folder is not None else default_folder() if knobs.flag("SG_OFFLINE_CACHE") else None
     return VulkanDevice(_validation(debug), device_memory_bytes, mappable, folder, device)
@@ -48,7 +47,7 @@ def _validation(debug: bool) -> bool:
 
 
 def available() -> str | None:
-    """None if a Vulkan device can be opened, else the reason why not."""
+    """Return None if a Vulkan device can be opened, else the reason why not."""
     try:
         instance = take_instance(validation=False)
     except SpirogradRuntimeError as error:
@@ -63,9 +62,9 @@ def available() -> str | None:
 
 
 def devices() -> list[tuple[str, str]]:
-    """Every Vulkan device in the order of the numbers of SG_DEVICE: its name, and the reason why it cannot be used ("" if it can)."""
+    """Return every Vulkan device in the order of the numbers of SG_DEVICE: its name, and the reason why it cannot be used, or ""."""
     instance = take_instance(validation=False)
-    found = []
+    described = []
     try:
         for physical in instance.physical_devices():
             try:
@@ -73,7 +72,7 @@ def devices() -> list[tuple[str, str]]:
                 reason = ""
             except SpirogradRuntimeError as error:
                 reason = str(error)
-            found.append((text(basic_properties(physical).deviceName), reason))
+            described.append((text(basic_properties(physical).deviceName), reason))
     finally:
         instance.close()
-    return found
+    return described

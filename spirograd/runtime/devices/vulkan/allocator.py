@@ -1,4 +1,4 @@
-"""Device memory: large blocks, cut into 256-byte aligned ranges, with free neighbours merged and empty blocks given back."""
+"""Device memory: large blocks, divided into 256-byte aligned ranges. Free neighbours are merged and empty blocks are released."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, lib, struct
 ALIGNMENT = 256
 FIRST_BLOCK = 64 << 20
 LARGEST_BLOCK = 256 << 20
-# Ranges above this part of a block get memory of their own: they would leave large holes.
+# Ranges above this fraction of a block get memory of their own: they would leave large holes.
 DEDICATED_PART = 4
 # Values of Vulkan 1.2 that the `vulkan` package does not name.
 _ADDRESSABLE = 0x20000  # VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT
@@ -29,9 +29,10 @@ _CACHED = vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One VkDeviceMemory with one VkBuffer over all of it. ``host`` is the address it is mapped at, or 0.
+    """A VkDeviceMemory with one VkBuffer over all of it.
 
-    ``offsets`` and ``sizes`` are the free ranges, in order of offset, no two of them touching.
+    ``host`` is the address it is mapped at, or 0. ``offsets`` and ``sizes`` are the free ranges, in order of offset; no two of them are
+    adjacent.
     """
 
     buffer: Any
@@ -48,7 +49,7 @@ class Block:
         return len(self.sizes) == 1 and self.sizes[0] == self.size
 
     def take(self, size: int) -> int | None:
-        """The offset of a free range of ``size`` bytes (first fit), now taken; None if there is none."""
+        """Take a free range of ``size`` bytes (first fit), and return its offset; None if there is none."""
         for i, free in enumerate(self.sizes):
             if free < size:
                 continue
@@ -76,7 +77,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Range:
-    """A taken part of a block. ``host`` is where the host sees it, or 0; ``view`` the bytes as a memoryview, or None."""
+    """A range of a block in use. ``host`` is its address on the host, or 0; ``view`` the bytes as a memoryview, or None."""
 
     block: Block
     offset: int
@@ -90,7 +91,7 @@ class Range:
 
 
 class MemoryTypes:
-    """Which of the device's memory types are used: ``arrays`` for kernels' data, ``staging`` for what host and device exchange."""
+    """The memory types of a device that are used: ``arrays`` for kernels' data, ``staging`` for transfers between host and device."""
 
     def __init__(self, physical: Any, kind: str, mappable: bool | None) -> None:
         properties = ffi.new("VkPhysicalDeviceMemoryProperties*")
@@ -104,11 +105,11 @@ class MemoryTypes:
         self.array_wishes += [_LOCAL, _MAPPABLE]
 
     def arrays(self, allowed: int) -> int:
-        """The type for kernels' data among those in the bit mask ``allowed``."""
+        """Return the type for kernels' data among those in the bit mask ``allowed``."""
         return self._first(allowed, self.array_wishes)
 
     def staging(self, allowed: int) -> int:
-        """The type for staging and argument blocks."""
+        """Return the type for staging and argument blocks."""
         return self._first(allowed, [_MAPPABLE | _CACHED, _MAPPABLE])
 
     def _first(self, allowed: int, wishes: list[int]) -> int:
@@ -120,7 +121,7 @@ class MemoryTypes:
 
 
 class Allocator:
-    """Hands out `Range`s. Not thread safe: the device's lock guards it. ``used`` counts the bytes handed out."""
+    """An allocator of `Range` objects. Not thread safe: the device's lock guards it. ``used`` counts the bytes in use."""
 
     def __init__(self, device: Any, functions: Any, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
         self.device = device
@@ -134,7 +135,10 @@ class Allocator:
         self.mapped = bool(types.flags[types.arrays(0xFFFFFFFF)] & _MAPPABLE == _MAPPABLE and types.array_wishes[0] & _MAPPABLE)
 
     def take(self, nbytes: int) -> Range:
-        """A range of at least ``nbytes``, contents undefined. Raises OutOfDeviceMemory with the bytes asked for and the limit."""
+        """Return a range of at least ``nbytes``, contents undefined.
+
+        Raises OutOfDeviceMemory with the bytes asked for and the limit.
+        """
         size = max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
         self._check_limits(nbytes, size)
         dedicated = size > FIRST_BLOCK // DEDICATED_PART
@@ -149,7 +153,7 @@ class Allocator:
             block = self._shared_block(size)
         self.blocks.append(block)
         offset = block.take(size)
-        assert offset is not None  # a fresh block is large enough by construction
+        assert offset is not None  # A fresh block is large enough by construction.
         return self._range(block, offset, size)
 
     def _check_limits(self, nbytes: int, size: int) -> None:
@@ -160,7 +164,7 @@ class Allocator:
             raise OutOfDeviceMemory(over_limit(nbytes, self.used, self.cap))
 
     def _shared_block(self, size: int) -> Block:
-        """A block for many ranges; where memory is short, one that is just large enough."""
+        """Return a block for many ranges; where memory is short, one that is just large enough."""
         wanted = min(self._next_block, self.max_allocation)
         try:
             block = self.create_block(wanted)
@@ -176,7 +180,7 @@ class Allocator:
         return Range(block, offset, size, host, view)
 
     def give(self, part: Range) -> None:
-        """Free a range that no pending work uses. Its block goes back to the driver when empty, one spare block excepted."""
+        """Free a range that no pending work uses. Empty blocks are released, except for one spare block."""
         block = part.block
         block.give(part.offset, part.size)
         self.used -= part.size
@@ -185,7 +189,7 @@ class Allocator:
             self.destroy_block(block)
 
     def release_empty(self) -> int:
-        """Give all empty blocks back; returns how many."""
+        """Release all empty blocks; return their number."""
         empty = [block for block in self.blocks if block.empty]
         for block in empty:
             self.blocks.remove(block)
@@ -193,7 +197,7 @@ class Allocator:
         return len(empty)
 
     def create_block(self, size: int, dedicated: bool = False, staging: bool = False) -> Block:
-        """Fresh memory with a buffer over it, mapped if the host can. Raises OutOfDeviceMemory."""
+        """Return allocate memory with a buffer over it, mapped if the host can. Raises OutOfDeviceMemory."""
         fn, device = self.fn, self.device
         buffer = ffi.new("VkBuffer*")
         buffer_info = struct("VkBufferCreateInfo", size=size, usage=_USAGE)
@@ -225,7 +229,7 @@ class Allocator:
         return Block(buffer[0], memory[0], size, address, host, dedicated, [0], [size])
 
     def destroy_block(self, block: Block) -> None:
-        """Give a block back to the driver (this unmaps it too)."""
+        """Release a block (this unmaps it too)."""
         self.fn.DestroyBuffer(self.device, block.buffer, NULL)
         self.fn.FreeMemory(self.device, block.memory, NULL)
 
@@ -237,5 +241,5 @@ class Allocator:
 
 
 def clear_host(part: Range) -> None:
-    """Zero a mapped range from the host."""
+    """Set a mapped range to zero from the host."""
     ctypes.memset(part.host, 0, part.size)

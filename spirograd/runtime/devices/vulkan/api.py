@@ -74,12 +74,12 @@ _DEVICE_FUNCTIONS = (
 
 
 def struct(name: str, **members: Any) -> Any:
-    """A zeroed structure with its sType set. The caller keeps alive whatever its pointers point to."""
+    """Return a zeroed structure with its sType set. The caller keeps the targets of its pointers alive."""
     return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
 
 
 def device_functions(device: object) -> Any:
-    """The device-level functions that this package uses, without their ``vk``, as attributes."""
+    """Return the device-level functions that this package uses, without their ``vk``, as attributes."""
     table = SimpleNamespace()
     for name in _DEVICE_FUNCTIONS:
         pointer = lib.vkGetDeviceProcAddr(device, f"vk{name}".encode())
@@ -90,7 +90,7 @@ def device_functions(device: object) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raise if a VkResult is an error: OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError, naming ``what`` was tried."""
+    """Raise OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError if a VkResult is an error. ``what``: the attempted operation."""
     if result >= 0:
         return
     name = _RESULT_NAMES.get(result, f"VkResult {result}")
@@ -102,26 +102,32 @@ def check(result: int, what: str) -> None:
 
 
 def check_submission(result: int, what: str) -> None:
-    """As `check`, of a call that ends or submits a command buffer. Without memory for it the recorded work is lost, and a caller that frees
-    memory and tries again would go on without it: that is a WorkLost, after which the device is not used."""
+    """Raise like `check`, for a call that ends or submits a command buffer.
+
+    Without memory for the call the recorded work is lost, and a caller that frees memory and tries again would continue without it. This
+    case raises WorkLost, after which the device is not used.
+    """
     if result in _OUT_OF_MEMORY:
         raise WorkLost(f"Vulkan: cannot {what}: {_RESULT_NAMES[result]}")
     check(result, what)
 
 
 def text(array: object) -> str:
-    """A fixed-size char array as text."""
+    """Return a fixed-size char array as text."""
     return str(ffi.string(array).decode(errors="replace"))
 
 
 def strings(values: list[str]) -> tuple[Any, list[Any]]:
-    """A ``char*[]`` of ``values``, and what must stay alive as long as it is used."""
+    """Return a ``char*[]`` of ``values``, and the objects that must stay alive while it is used."""
     kept = [ffi.new("char[]", value.encode()) for value in values]
     return (ffi.new("char*[]", kept) if kept else NULL), kept
 
 
 def enumerate_all(function: Any, element: str, *args: Any) -> Any:
-    """The usual two-call enumeration, ``function(*args, count, array)``: an array, which owns its elements, or an empty tuple."""
+    """Run the usual two-call enumeration, ``function(*args, count, array)``.
+
+    Returns an array, which owns its elements, or an empty tuple.
+    """
     count = ffi.new("uint32_t*")
     function(*args, count, NULL)
     if not count[0]:
@@ -132,10 +138,10 @@ def enumerate_all(function: Any, element: str, *args: Any) -> Any:
 
 
 def device_extensions(physical: object) -> set[str]:
-    """Names of the extensions that a physical device offers."""
+    """Return names of the extensions that a physical device offers."""
     return {text(e.extensionName) for e in enumerate_all(lib.vkEnumerateDeviceExtensionProperties, "VkExtensionProperties", physical, NULL)}
 
 
 def instance_extensions() -> set[str]:
-    """Names of the extensions that instances can have."""
+    """Return names of the extensions that instances can have."""
     return {text(e.extensionName) for e in enumerate_all(lib.vkEnumerateInstanceExtensionProperties, "VkExtensionProperties", NULL)}

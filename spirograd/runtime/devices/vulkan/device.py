@@ -34,17 +34,16 @@ from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Str
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import VulkanTransfers
 
-# Memory that was freed and that work under way may still use: beyond this, an allocation waits for that work.
+# If freed memory that pending work may still use exceeds this size, an allocation waits for that work.
 _HELD_BYTES = 128 << 20
 
 
 class VulkanDevice(StreamedDevice):
-    """One Vulkan device.
+    """A Vulkan device.
 
-    Options: ``validation`` (the validation layer's messages become SpirogradRuntimeErrors at the next call), ``cap`` (bytes of
-    device memory to use at most), ``mappable`` (None: memory is mapped where host and device share it; False: never, so that
-    everything goes through staging), ``cache_folder`` (of the pipeline cache; None: none), ``requested``
-    (which device, as for `choose`).
+    Options: ``validation`` (the validation layer's messages become SpirogradRuntimeErrors at the next call), ``cap`` (the most bytes of
+    device memory to use), ``mappable`` (None: memory is mapped where host and device share it; False: never, so that all transfers use
+    staging), ``cache_folder`` (the folder of the pipeline cache; None: no cache), ``requested`` (the requested device, see `choose`).
     """
 
     api = "Vulkan"
@@ -52,9 +51,9 @@ class VulkanDevice(StreamedDevice):
 
     def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
         super().__init__()
-        self._pools: set[CommandPool] = set()  # of the series that are recorded
-        self._lent: weakref.WeakKeyDictionary[Any, Range] = weakref.WeakKeyDictionary()  # by who uses it
-        self._lends = False  # whether some of it may be in use
+        self._pools: set[CommandPool] = set()  # Of recorded series.
+        self._lent: weakref.WeakKeyDictionary[Any, Range] = weakref.WeakKeyDictionary()  # By user.
+        self._lends = False  # Whether some of it may be in use.
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
@@ -65,11 +64,11 @@ class VulkanDevice(StreamedDevice):
             self.caps = self._features.caps
             types = MemoryTypes(self._features.physical, self._features.kind, mappable)
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
-            # A driver that runs on the CPU needs the processor that polling takes.
+            # A driver that runs on the CPU needs the processor time that polling takes.
             poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
             flight = FLIGHT if self._features.kind == "cpu" else None
             make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds, flight)
-            self._own = self._stream = make()  # the latter: to which the work goes
+            self._own = self._stream = make()  # The latter: the stream that receives work.
             self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = VulkanTransfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
@@ -99,7 +98,7 @@ class VulkanDevice(StreamedDevice):
         self._allocator.release_empty()
 
     def host_view(self, buffer: Buffer) -> memoryview | None:
-        """See `Device.host_view`: there is one where memory is mapped."""
+        """Return a view of mapped memory, see `Device.host_view`."""
         view: memoryview | None = buffer.handle.view
         return view
 
@@ -110,17 +109,19 @@ class VulkanDevice(StreamedDevice):
             self._lends = True
 
     def _after_work(self) -> None:
-        """Wait until the work is done while memory is lent. The host reads and writes lent memory by plain instructions, before which
-        nothing can wait."""
+        """Wait until the work is complete while memory is lent.
+
+        The host reads and writes lent memory by plain instructions, which cannot wait.
+        """
         if self._lends:
             self._lends = bool(self._lent)
             if self._lends:
-                self._stream.finish()  # on others nothing is left
+                self._stream.finish()  # On others no work is left.
 
     # --- kernels ---
 
     def load(self, kernel: CompiledKernel) -> Executable:
-        """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
+        """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on an invalid module."""
         self._check()
         check_target(kernel, self.caps.target_name, self.api)
         pipelines: list[object] = []
@@ -139,7 +140,7 @@ class VulkanDevice(StreamedDevice):
         return executable
 
     def keep_code(self, cache: CodeCache | None) -> None:
-        """See `KeepsCode`. Prepares the handler of memory faults, if the driver runs on the CPU."""
+        """Keep code, see `KeepsCode`. Prepares the handler of memory faults, if the driver runs on the CPU."""
         if self._features.kind == "cpu":
             from spirograd.runtime.devices import cpu_pool
 
@@ -150,10 +151,13 @@ class VulkanDevice(StreamedDevice):
         executable.locate(next(iter(locations), None))
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
+        """Record the dispatches, see `Device.launch`.
+
+        They are submitted every few hundred dispatches, or when the host waits.
+        """
         interrupts.watch()
         try:
-            with self._turn.lock:  # `Turn` written out, which is faster
+            with self._turn.lock:  # `Turn` written out, which is faster.
                 if self._trouble or self._messages:
                     self._check()
                 stream = self._stream
@@ -247,7 +251,7 @@ class VulkanDevice(StreamedDevice):
     # --- graphs ---
 
     def record(self, steps: Sequence[Step | Sections]) -> RecordedSeries:
-        """See `RecordsWork.record`: a command buffer, which is submitted again and again."""
+        """Record a command buffer, see `RecordsWork.record`. It may be submitted any number of times."""
         with self._turn:
             recorder = SeriesRecorder(self._stream, self._allocator, self._family, self._push_limit)
             try:
@@ -264,7 +268,7 @@ class VulkanDevice(StreamedDevice):
 
     def repeat(self, recorded: RecordedSeries) -> None:
         """See `RecordsWork.repeat`."""
-        if "launch" in vars(self):  # its tasks are to be timed
+        if "launch" in vars(self):  # Its tasks are to be timed.
             recorded.by_parts(self)
             return
         with self._turn:
@@ -329,7 +333,7 @@ class VulkanDevice(StreamedDevice):
             raise SpirogradRuntimeError("the Vulkan validation layer reports on closing:\n" + self._take_messages())
 
     def _device_destroy(self) -> None:
-        """Destroy what exists; also after a constructor that failed half-way."""
+        """Destroy all resources; also after a constructor that failed half-way."""
         self._close_parts("_pipelines", "_cells", "_sides", "_own", "_allocator")
         device_functions(self._device).DestroyDevice(self._device, NULL)
 
@@ -342,15 +346,18 @@ class VulkanDevice(StreamedDevice):
 
 
 class _Kept:
-    """What stays of a device that was closed, as long as an object that borrowed its memory has this."""
+    """The remains of a closed device, kept as long as an object that borrowed its memory refers to them."""
 
     def __init__(self, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
         weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance, failed).atexit = False
 
 
 def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
-    """``failed``: the device was closed after a failure. Finalizers call this, which must not create an instance."""
-    if process != os.getpid():  # a forked child, where the driver must not be called
+    """Destroy the remains.
+
+    ``failed``: whether the device was closed after a failure. Finalizers call this, which must not create an instance.
+    """
+    if process != os.getpid():  # In a forked child the driver must not be called.
         return
     allocator.close()
     functions.DestroyDevice(device, NULL)

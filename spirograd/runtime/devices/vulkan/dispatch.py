@@ -1,4 +1,4 @@
-"""Commands that run the tasks of a kernel."""
+"""Commands that dispatch the tasks of a kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
 
 
 class Executable:
-    """One kernel: per task its pipeline and its grid (see `grid_limits`). ``text``: its name and place, for messages."""
+    """A loaded kernel: the pipeline and the grid (see `grid_limits`) of each task. ``text``: its name and place, for messages."""
 
     __slots__ = ("__weakref__", "name", "tasks", "text")
 
@@ -31,8 +31,11 @@ class Executable:
 
 
 class Target(Protocol):
-    """What commands are recorded into: ``commands`` is the command buffer, ``bound`` the pipeline that is bound in it, ``recorded`` the
-    number of commands. ``barrier``: of memory, between two tasks. ``layout``: of pipelines."""
+    """The destination of commands.
+
+    ``commands`` is the command buffer, ``bound`` the pipeline that is bound in it, ``recorded`` the number of commands. ``barrier``: a
+    memory barrier between two tasks. ``layout``: the layout of pipelines.
+    """
 
     fn: Any
     layout: Any
@@ -43,12 +46,13 @@ class Target(Protocol):
 
 
 def padded(block: bytes | bytearray) -> bytes:
-    """An argument block in whole words, as push constants are."""
+    """Return an argument block padded to whole words, as push constants require."""
     return bytes(block) if len(block) % 4 == 0 else bytes(block) + bytes(-len(block) % 4)
 
 
 def dispatch(target: Target, executable: Executable, data: bytes, counts: Sequence[int | None], ordered: bool = True) -> None:
-    """Record all tasks of a kernel, in order, with ``data`` as push constants. ``ordered``: after all that was recorded before."""
+    """Record all tasks of a kernel, in order, with ``data`` as push constants. ``ordered``: whether they come after all earlier
+    commands."""
     fn, commands = target.fn, target.commands
     if data:
         fn.CmdPushConstants(commands, target.layout, _COMPUTE_STAGE, 0, len(data), data)

@@ -1,4 +1,4 @@
-"""What a physical device can do: queried once, turned into Capabilities, and enabled when the logical device is created."""
+"""The features of a physical device: queried once, turned into Capabilities, and enabled when the logical device is created."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _CHAIN = (
 )
 _CORE = "core"
 _MEMORY_MODEL, _DEVICE_SCOPE = "vulkanMemoryModel", "vulkanMemoryModelDeviceScope"
-_EXTENDED_TYPES = "shaderSubgroupExtendedTypes"  # values of 8, 16 and 64 bits in operations of subgroups
-# Every feature that is switched on where it exists, and the field of Capabilities that says so.
+_EXTENDED_TYPES = "shaderSubgroupExtendedTypes"  # Values of 8, 16 and 64 bits in operations of subgroups.
+# Every optional feature that is enabled, and the field of Capabilities that reports it.
 _FEATURES = (
     (_CORE, "shaderInt64", "int64"),
     (_CORE, "shaderFloat64", "float64"),
@@ -71,20 +71,20 @@ _FEATURES = (
     (_V12, _DEVICE_SCOPE, ""),
     (_MATRIX, "cooperativeMatrix", ""),
 )
-# Without these nothing works: kernels reach memory by its address, submissions are ordered on a timeline.
+# Required features: kernels reach memory by its address, and submissions are ordered on a timeline.
 _REQUIRED = {
     "bufferDeviceAddress": "buffer device addresses",
     "timelineSemaphore": "timeline semaphores",
 }
-_PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
+_PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # Must be enabled where it is offered (MoltenVK).
 _MESA_25_1 = (25 << 22) | (1 << 12)
-_CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # the better one first
-# Whose invocations are known to hold equal parts of a matrix each: the specification leaves it open.
+_CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # The better one first.
+# Devices whose invocations are known to hold equal parts of a matrix; the specification leaves this open.
 _EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,)
 _COMPONENTS = {vk.VK_COMPONENT_TYPE_FLOAT16_KHR: "f16", vk.VK_COMPONENT_TYPE_FLOAT32_KHR: "f32", vk.VK_COMPONENT_TYPE_FLOAT64_KHR: "f64"}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
-_WORD = 32  # of ballots: larger ones need integers of 64 bits
+_WORD = 32  # The subgroup size of ballots: larger subgroups need integers of 64 bits.
 _SUBGROUP_ARITHMETIC, _SUBGROUP_BALLOT, _SUBGROUP_SHUFFLE = 0x4, 0x8, 0x10
 _KIND_NAMES = {
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: "discrete",
@@ -96,9 +96,10 @@ _KIND_NAMES = {
 
 @dataclass(slots=True)
 class Features:
-    """A physical device as the rest of this package sees it. ``kind``: discrete, integrated, virtual, cpu, other.
+    """The features of a physical device.
 
-    ``max_allocation``: bytes that one buffer can have. ``cache_identity``: names the device and driver that a pipeline cache is for.
+    ``kind``: discrete, integrated, virtual, cpu, other. ``max_allocation``: the most bytes of one buffer. ``cache_identity``: identifies
+    the device and driver of a pipeline cache.
     """
 
     physical: object
@@ -112,7 +113,10 @@ class Features:
 
 
 def query(physical: object, instance: Instance) -> Features:
-    """Everything about ``physical``, a device of ``instance``; SpirogradRuntimeError if it lacks what all kernels need, naming what."""
+    """Return the features of ``physical``, a device of ``instance``.
+
+    Raises SpirogradRuntimeError with the names of required features that it lacks.
+    """
     properties, v11, v12, v13 = _properties(physical)
     name = text(properties.deviceName)
     version = f"{properties.apiVersion >> 22}.{properties.apiVersion >> 12 & 0x3FF}.{properties.apiVersion & 0xFFF}"
@@ -160,7 +164,7 @@ def query(physical: object, instance: Instance) -> Features:
 
 
 def driver_facts(v12: Any, version: int) -> dict[str, Any]:
-    """What depends on the driver and its version, as Vulkan packs it: members of `Capabilities`. See docs/spirv.md#drivers."""
+    """Return the members of `Capabilities` that depend on the driver and its version, as Vulkan packs it. See docs/spirv.md#drivers."""
     facts = _float_modes(v12)
     if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
         facts["coarse_sines"] = True
@@ -172,22 +176,22 @@ def driver_facts(v12: Any, version: int) -> dict[str, Any]:
 
 
 def _float_modes(v12: Any) -> dict[str, Any]:
-    """The special floats that modules can ask to keep, as members of `Capabilities`.
+    """Return the modes for special floats that modules can request, as members of `Capabilities`.
 
-    SwiftShader (Chromium 156) runs spirv-opt on each module. If the module asks for any of these modes, spirv-opt's constant propagation
-    takes loop-carried values whose update contains an extended instruction, such as SMin or Sin, for their initial constants.
+    SwiftShader (Chromium 156) runs spirv-opt on each module. If the module requests any of these modes, spirv-opt's constant propagation
+    replaces loop-carried values by their initial constants if their update contains an extended instruction, such as SMin or Sin.
     """
     if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
         return {}
     specials = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}"))
     subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
-    # Where the behaviours of the widths depend on each other (independence "none"), all of them must offer it.
+    # Where the modes of the widths depend on each other (independence "none"), all widths must offer the mode.
     together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
     return {"exact_specials": specials, "exact_subnormals": () if together else subnormals}
 
 
 def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
-    """What subgroups can do, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
+    """Return the operations of subgroups, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
     if not v11.subgroupSupportedStages & _COMPUTE_STAGE:
         return {}
     operations = v11.subgroupSupportedOperations
@@ -202,7 +206,7 @@ def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
 
 
 def _matrix_shapes(physical: object, instance: Instance, v11: Any, v12: Any, enabled: set[tuple[str, str]]) -> tuple[str, ...]:
-    """The products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
+    """Return the products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
     if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
         return ()
@@ -210,13 +214,13 @@ def _matrix_shapes(physical: object, instance: Instance, v11: Any, v12: Any, ena
 
 
 def offered_shapes(offered: Iterable[Any]) -> tuple[str, ...]:
-    """The products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
-    found = set()
+    """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
+    extents = set()
     for p in offered:
         types = tuple([_COMPONENTS.get(t) for t in (p.AType, p.BType, p.CType, p.ResultType)])
         if p.scope == vk.VK_SCOPE_SUBGROUP_KHR and not p.saturatingAccumulation:
-            found.add((p.MSize, p.NSize, p.KSize, *types))
-    return tuple([name for name, s in SHAPES.items() if _extents(s) in found])
+            extents.add((p.MSize, p.NSize, p.KSize, *types))
+    return tuple([name for name, s in SHAPES.items() if _extents(s) in extents])
 
 
 def _extents(shape: MatrixShape) -> tuple[Any, ...]:
@@ -225,14 +229,18 @@ def _extents(shape: MatrixShape) -> tuple[Any, ...]:
 
 
 def combinations(kind: str, has_arithmetic: bool) -> dict[str, Any]:
-    """The members of `Capabilities` that say what a device of a ``kind``, see `Features`, reduces and scans by one instruction."""
+    """Return the members of `Capabilities` that say which reductions and scans are one instruction on a device of a ``kind`` (see
+    `Features`)."""
     # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
     kinds = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
     return {"subgroup_reductions": kinds, "subgroup_scans": kinds}
 
 
 def create_device(features: Features) -> tuple[Any, int, int]:
-    """A logical device with compute queues and all wanted features on; gives it, the queue family and the number of its queues."""
+    """Create a logical device with compute queues and all wanted features enabled.
+
+    Returns the device, the queue family and the number of its queues.
+    """
     family, count = _compute_family(features.physical)
     count = min(count, _wanted_queues())
     priorities = ffi.new("float[]", [1.0] * count)
@@ -268,7 +276,7 @@ def _properties(physical: object) -> tuple[Any, Any, Any, Any]:
 
 
 def _chain(names: set[str]) -> dict[str, Any]:
-    """Zeroed feature structures linked to each other; the dict keeps them alive."""
+    """Return zeroed feature structures linked to each other; the dict keeps them alive."""
     chain: dict[str, object] = {}
     following: object = NULL
     for name, _ in reversed(_CHAIN):
@@ -281,13 +289,13 @@ def _chain(names: set[str]) -> dict[str, Any]:
 def _available_features(physical: object, offered: set[str]) -> set[tuple[str, str]]:
     chain = _chain({name for name, extension in _CHAIN if not extension or extension in offered})
     lib.vkGetPhysicalDeviceFeatures2(physical, chain[_CORE])
-    found: set[tuple[str, str]] = set()
+    available: set[tuple[str, str]] = set()
     for group, feature, _ in _FEATURES:
         if group in chain and getattr(chain[group].features if group == _CORE else chain[group], feature):
-            found.add((group, feature))
-    if (_V12, _DEVICE_SCOPE) not in found:
-        found.discard((_V12, _MEMORY_MODEL))  # without that scope, it would keep other modules from using it
-    return found
+            available.add((group, feature))
+    if (_V12, _DEVICE_SCOPE) not in available:
+        available.discard((_V12, _MEMORY_MODEL))  # Without that scope, it would prevent other modules from using it.
+    return available
 
 
 def _wanted_queues() -> int:
@@ -298,7 +306,7 @@ def _wanted_queues() -> int:
 
 
 def _compute_family(physical: object) -> tuple[int, int]:
-    """The number of the queue family for compute work, and how many queues it has."""
+    """Return the number of the queue family for compute work, and the number of its queues."""
     families = enumerate_all(
         lambda count, array: lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, array), "VkQueueFamilyProperties"
     )

@@ -32,12 +32,12 @@ _DEBUG_UTILS = "VK_EXT_debug_utils"
 _PORTABILITY = "VK_KHR_portability_enumeration"
 _ENUMERATE_PORTABILITY_BIT = 1
 _WARNING_OR_ERROR = 0x100 | 0x1000
-# Of validation and performance; "general" messages are the loader's own, about drivers that the program does not use.
+# Messages of validation and performance; "general" messages are the loader's own, about drivers that the program does not use.
 _MESSAGE_TYPES = 0x2 | 0x4
 _CALLBACK = (
     "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT, const VkDebugUtilsMessengerCallbackDataEXT*, void*)"
 )
-# Which kind of device is taken where the user has not chosen.
+# The order of preference among kinds of devices, unless the user chooses.
 _PREFERENCE = {
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: 0,
     vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: 1,
@@ -46,32 +46,32 @@ _PREFERENCE = {
 }
 
 
-# Instances that no device uses, kept for the next device; the key is whether the validation layer is on. Creating an instance takes longer
+# Instances without a device, kept for the next device; the key is whether the validation layer is on. Creating an instance takes longer
 # than opening a device. The loader also unloads drivers with the last instance, and some cannot be loaded often: after some tens of times
-# NVIDIA's finds no room for its thread-local storage.
+# NVIDIA's driver finds no memory for its thread-local storage.
 _idle: dict[bool, Instance] = {}
 
 
 def take_instance(validation: bool) -> Instance:
-    """An idle instance, else a new one. `Instance.close` gives it back."""
+    """Return an idle instance, else a new one. `Instance.close` makes it idle again."""
     instance = _idle.pop(validation, None)
     if instance is None:
         return Instance(validation)
-    instance.messages = deque()  # the device before may still hold its own
+    instance.messages = deque()  # The previous device may still hold its own instance.
     return instance
 
 
 def keep_driver_loaded() -> None:
-    """Have an idle instance. Not for finalizers, which must not create one."""
+    """Ensure that there is an idle instance. Finalizers must not call this, because they must not create one."""
     if not _idle:
         with contextlib.suppress(SpirogradRuntimeError):
-            made = Instance(False)
-            if _idle.setdefault(False, made) is not made:  # another thread has put one there
-                made.destroy()
+            spare = Instance(False)
+            if _idle.setdefault(False, spare) is not spare:  # Another thread has stored one.
+                spare.destroy()
 
 
 def _destroy_validating() -> None:
-    """Before Python ends, because the messenger of the validation layer calls into Python."""
+    """Destroy instances with the validation layer before Python exits, because its messenger calls into Python."""
     instance = _idle.pop(True, None)
     if instance is not None:
         instance.destroy()
@@ -79,17 +79,17 @@ def _destroy_validating() -> None:
 
 atexit.register(_destroy_validating)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # the driver's threads do not exist in the child
+    os.register_at_fork(after_in_child=_idle.clear)  # The driver's threads do not exist in the child.
 
 
 def has_validation_layer() -> bool:
-    """Whether the Khronos validation layer is installed."""
+    """Return whether the Khronos validation layer is installed."""
     layers = enumerate_all(lib.vkEnumerateInstanceLayerProperties, "VkLayerProperties")
     return any(text(layer.layerName) == _VALIDATION_LAYER for layer in layers)
 
 
 class Instance:
-    """A VkInstance; `take_instance` gives one. ``messages`` collects warnings and errors of the validation layer, if it is on."""
+    """A VkInstance; `take_instance` returns one. ``messages`` collects warnings and errors of the validation layer, if it is on."""
 
     def __init__(self, validation: bool) -> None:
         self.messages: deque[str] = deque()
@@ -154,24 +154,25 @@ class Instance:
         return 0
 
     def physical_devices(self) -> list[Any]:
-        """All physical devices, in the loader's order (the numbers of SG_DEVICE)."""
+        """Return all physical devices, in the loader's order (the numbers of SG_DEVICE)."""
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
     def cooperative_matrices(self, physical: object) -> Any:
-        """The array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
+        """Return the array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
         function = self._function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
         count = ffi.new("uint32_t*")
         function(physical, count, NULL)
-        found = ffi.new("VkCooperativeMatrixPropertiesKHR[]", count[0])
-        for properties in found:
+        shapes = ffi.new("VkCooperativeMatrixPropertiesKHR[]", count[0])
+        for properties in shapes:
             properties.sType = vk.VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR
-        check(function(physical, count, found), "ask for products of matrices")
-        return found
+        check(function(physical, count, shapes), "read the shapes of cooperative matrices")
+        return shapes
 
     def close(self, reuse: bool = True) -> None:
-        """Keep the instance for the next device, or destroy it: if there is an idle one already, or without ``reuse``, after failures.
+        """Make the instance idle for the next device, or destroy it if there is an idle one already, or without ``reuse``, after failures.
 
-        Another one takes its place first, which keeps the driver loaded: tests, and programs that go on after failures, do this often."""
+        Another instance is created first, which keeps the driver loaded: tests, and programs that continue after failures, do this often.
+        """
         if reuse and _idle.setdefault(self.validation, self) is self:
             return
         keep_driver_loaded()
@@ -186,16 +187,16 @@ class Instance:
 
 
 def basic_properties(physical: object) -> Any:
-    """VkPhysicalDeviceProperties of a physical device."""
+    """Return the VkPhysicalDeviceProperties of a physical device."""
     properties = ffi.new("VkPhysicalDeviceProperties*")
     lib.vkGetPhysicalDeviceProperties(physical, properties)
     return properties
 
 
 def choose(instance: Instance, requested: str = "") -> Any:
-    """The physical device to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
+    """Return the physical device that SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
 
-    Raises SpirogradRuntimeError, listing what there is, if nothing fits.
+    Raises SpirogradRuntimeError with a list of the devices if no device fits.
     """
     devices = instance.physical_devices()
     if not devices:

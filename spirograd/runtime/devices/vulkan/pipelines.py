@@ -16,7 +16,7 @@ from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
 
 
 class Pipelines:
-    """Makes pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk."""
+    """A factory of pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk."""
 
     def __init__(self, device: Any, functions: Any, push_bytes: int, identity: bytes, folder: Path | None) -> None:
         self.device = device
@@ -40,7 +40,7 @@ class Pipelines:
         return cache[0]
 
     def create(self, module: bytes, entry: str, name: str) -> Any:
-        """A pipeline of entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on a bad module."""
+        """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module."""
         check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
@@ -70,7 +70,7 @@ class Pipelines:
         self.fn.DestroyPipeline(self.device, pipeline, NULL)
 
     def close(self) -> None:
-        """Save the cache if it grew, and destroy everything."""
+        """Save the cache if it grew, and destroy all objects."""
         if self._created:
             self._save()
         for pipeline in list(self._live):
@@ -79,7 +79,8 @@ class Pipelines:
         self.fn.DestroyPipelineLayout(self.device, self.layout, NULL)
 
     def _load(self) -> bytes:
-        """The driver's data from disk, code among them; nothing if the file is missing, damaged, or not sealed with the user's key."""
+        """Return the driver's data from disk, which contain code; empty if the file is missing, damaged, or not sealed with the user's
+        key."""
         if self._file is None:
             return b""
         try:
@@ -100,7 +101,7 @@ class Pipelines:
         body = bytes(ffi.buffer(data, size[0]))
         if body == self._load():
             return
-        # The cache only saves time: a disk that refuses is no reason to fail at exit.
+        # The cache only saves time: a failing disk is no reason to raise at exit.
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             part = write_new(self._file, sealed(body, self._file.name))
@@ -112,5 +113,5 @@ class Pipelines:
 
 
 def struct_push_range(push_bytes: int) -> Any:
-    """All push constants, for the compute stage."""
+    """Return the range of all push constants, for the compute stage."""
     return ffi.new("VkPushConstantRange*", {"stageFlags": vk.VK_SHADER_STAGE_COMPUTE_BIT, "offset": 0, "size": push_bytes})

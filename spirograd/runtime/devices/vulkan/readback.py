@@ -7,7 +7,7 @@ from spirograd.runtime.devices.vulkan.stream import Stream
 
 
 class CellReadback:
-    """A `StagedReadback` into ``cell``, which it gives back at its end. The bytes are there when the timeline has passed ``value``."""
+    """A `StagedReadback` into ``cell``, which it returns at its end. The bytes are available when the timeline has passed ``value``."""
 
     __slots__ = ("_nbytes", "_stream", "cell", "value")
 

@@ -1,8 +1,8 @@
-"""Series of launches, fills and copies as one command buffer, which is recorded once and submitted as often as wanted.
+"""Series of launches, fills and copies as one command buffer, which is recorded once and submitted any number of times.
 
-Work is separated by a barrier only where it conflicts with work since the last one. Of sections that may be done at the same time, the
-first launch of each is recorded, then the second of each; launches that need no order share one barrier. Arguments that fit are push
-constants, and so lie in the command buffer; others lie in memory of their own.
+A barrier separates work only where it conflicts with work since the last barrier. Of sections that may run at the same time, the first
+launch of each is recorded, then the second of each; unordered launches share one barrier. Arguments that fit are push constants, which are
+part of the command buffer; others lie in memory of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIGNMENT = 16
 
 
 class CommandPool:
-    """A command pool with one command buffer; ``commands`` points to that."""
+    """A command pool with one command buffer, to which ``commands`` points."""
 
     def __init__(self, device: Any, functions: Any, family: int) -> None:
         self._device = device
@@ -48,18 +48,19 @@ class RecordedSeries:
 
     def __init__(self, commands: Any, steps: Sequence[Step | Sections]) -> None:
         self.commands = commands
-        self._steps = steps  # they keep pipelines and memory alive
+        self._steps = steps  # They keep pipelines and memory alive.
 
     def by_parts(self, device: object) -> None:
-        """Have ``device`` do the work piece by piece."""
+        """Have ``device`` run the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)
 
 
 class SeriesRecorder:
-    """Records one series; a `Target`, and what its steps call. The device's lock is held.
+    """A recorder of one series: a `Target`, and the interface that its steps call. The device's lock is held.
 
-    ``owned``: what must be deleted with the series. ``arguments``: memory, and the argument blocks that belong there."""
+    ``owned``: objects that are deleted with the series. ``arguments``: memory, and the argument blocks that belong there.
+    """
 
     def __init__(self, stream: Stream, allocator: Allocator, family: int, push_limit: int) -> None:
         self.fn = stream.fn
@@ -74,14 +75,14 @@ class SeriesRecorder:
         self._stream = stream
         self._allocator = allocator
         self._push_limit = push_limit
-        self._ordered = False  # what comes next goes behind a barrier
+        self._ordered = False  # Later work comes after a barrier.
 
     def record(self, steps: Sequence[Step | Sections]) -> Any:
-        """Record the series; gives a pointer to its command buffer."""
+        """Record the series; return a pointer to its command buffer."""
         begin = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
         check(self.fn.BeginCommandBuffer(self.commands, begin), "begin a command buffer")
         used = UsedMemory()
-        self._ordered = True  # after what was submitted before
+        self._ordered = True  # After submitted work.
         for step in interleaved(steps):
             if self._ordered or used.conflicts(step):
                 self._ordered = True
@@ -95,23 +96,23 @@ class SeriesRecorder:
         check(self.fn.EndCommandBuffer(self.commands), "end a command buffer")
         return self.pool.commands
 
-    # --- what steps call ---
+    # --- called by steps ---
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """As of `Device`."""
+        """Return as of `Device`."""
         data = padded(block)
         if len(block) > self._push_limit:
             data = self._put(data).to_bytes(8, "little")
         dispatch(self, executable, data, counts, self._ordered)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """As of `Device`."""
+        """Return as of `Device`."""
         part: Range = buffer.handle
         self._order()
         self.fn.CmdFillBuffer(self.commands, part.block.buffer, part.offset + offset, nbytes, word)
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """As of `Device`."""
+        """Return as of `Device`."""
         begin, end = source.handle, target.handle
         region = ffi.new("VkBufferCopy*", (begin.offset + source_offset, end.offset + target_offset, nbytes))
         self._order()
@@ -123,7 +124,7 @@ class SeriesRecorder:
         self.recorded += 1
 
     def _put(self, block: bytes) -> int:
-        """Room for an argument block that lives as long as the series: its address."""
+        """Return allocate memory for an argument block that lives as long as the series; return its address."""
         if not self.arguments or len(self.arguments[-1][1]) + len(block) > self.arguments[-1][0].size:
             part = self._allocator.take(max(len(block), ARGUMENT_BYTES))
             self.owned.append(part)

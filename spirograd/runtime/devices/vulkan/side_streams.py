@@ -1,4 +1,4 @@
-"""Streams beside the device's own, on the other queues of the family, and events between streams: values of their timelines."""
+"""Streams in addition to the device's own, on the other queues of the family, and events between streams: values of their timelines."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from spirograd.runtime.devices.vulkan.stream import Stream
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """A value of the timeline of a stream."""
+    """An event: a value of the timeline of a stream."""
 
     stream: Stream
     value: int
 
 
 class SideStreams:
-    """See `HasStreams`; None is ``own``. The device's lock is held. ``make`` makes a stream on a queue, of which there are ``queues``.
+    """The side streams of a device, see `HasStreams`; None stands for ``own``. The device's lock is held.
 
-    ``busy``: streams that have work which the device's own one does not come after yet, in the order in which they were given some."""
+    ``make`` makes a stream on a queue; there are ``queues``. ``busy``: streams with work that the device's own stream does not come after
+    yet, in the order of their first such work.
+    """
 
     def __init__(self, own: Stream, make: Callable[..., Stream], queues: int) -> None:
         self._own = own
@@ -30,7 +32,7 @@ class SideStreams:
         self.busy: dict[Stream, None] = {}
 
     def take(self) -> Stream:
-        """A stream; work of an earlier user may come before."""
+        """Return a stream; work of an earlier user may come before."""
         if self._free:
             return self._free.pop()
         stream = self._make(queue=1 + len(self._all) % self._others if self._others else 0)
@@ -39,7 +41,7 @@ class SideStreams:
         return stream
 
     def give(self, stream: Stream) -> None:
-        """Give a stream back, with its work."""
+        """Return a stream to the pool, with its work."""
         stream.flush()
         self._free.append(stream)
 
@@ -50,12 +52,12 @@ class SideStreams:
             self.busy.pop(first, None)
 
     def join(self) -> None:
-        """Have the device's own stream do what it is given from now on after all work so far."""
+        """Have later work of the device's own stream come after all work so far."""
         for stream in tuple(self.busy):
             self.order(stream, None)
 
     def finish(self) -> None:
-        """Wait until all of them have done their work."""
+        """Wait until all streams have completed their work."""
         for stream in (*self.busy, self._own):
             stream.flush()
         for stream in self.busy:
@@ -75,6 +77,6 @@ class SideStreams:
             stream.after(event.stream, event.value)
 
     def close(self) -> None:
-        """Destroy them; all must be idle."""
+        """Destroy the streams; all must be idle."""
         for stream in self._all:
             stream.close()

@@ -16,16 +16,16 @@ from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, check_submission, ffi, struct
 
 SLOTS = 8
-# A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.
+# A command buffer is submitted after this number of commands, so that the device starts while the host continues to record.
 BATCH = 64
-# Submissions under way: a host that is faster than the device waits.
+# The most pending submissions: a host that is faster than the device waits.
 UNDER_WAY = 16
-ARGUMENT_BYTES = 64 << 10  # for argument blocks, per command buffer
-STAGING_BYTES = 4 << 20  # for copies, per command buffer
+ARGUMENT_BYTES = 64 << 10  # For argument blocks, per command buffer.
+STAGING_BYTES = 4 << 20  # For copies, per command buffer.
 _ARGUMENT_ALIGNMENT = 16
 _STAGING_ALIGNMENT = 16
-_WAIT_NANOSECONDS = 200_000_000  # one wait; between two of them Ctrl-C is raised
-# A wait that blocks takes tens of microseconds to wake the host, so the host polls first, for about as long as it could lose.
+_WAIT_NANOSECONDS = 200_000_000  # One wait; between two waits Ctrl-C is raised.
+# A blocking wait takes tens of microseconds to wake the host, so the host polls first, for about as long as it could lose.
 POLL_NANOSECONDS = 100_000
 
 _COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
@@ -38,23 +38,24 @@ _READS = vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_TRANSFER_READ_BIT
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A command buffer with what its commands need until they are done: ``value`` is the timeline value of its last submission."""
+    """A command buffer with the objects that its commands need until they are complete. ``value``: the timeline value of its last
+    submission."""
 
     commands: Any
     submit: Any
     kept: list[Any]
     value: int = 0
-    arguments: int = 0  # bytes used of its part of the argument block
+    arguments: int = 0  # Bytes used of its part of the argument block.
     staging: Block | None = None
-    staged: int = 0  # bytes used of ``staging``
+    staged: int = 0  # Bytes used of ``staging``.
 
 
 class Stream:
-    """Records and submits. Not thread safe: the device's lock guards it.
+    """A recorder and submitter of commands. Not thread safe: the device's lock guards it.
 
     ``queue``: the number of a queue of the family, which several streams may share. ``commands`` is the open command buffer or None,
-    ``bound`` the pipeline bound in it, ``submitted`` and ``completed`` are timeline values: everything up to ``completed`` is known to be
-    done. ``poll_nanoseconds``: how long `wait` polls before it blocks. ``flight``: of drivers that run on the CPU, what was launched.
+    ``bound`` the pipeline bound in it. ``submitted`` and ``completed`` are timeline values: all work up to ``completed`` is known to be
+    complete. ``poll_nanoseconds``: how long `wait` polls before it blocks. ``flight``: the launches of drivers that run on the CPU.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Stream:
         self.device = device
         self.fn = functions
         self.allocator = allocator
-        self.layout: Any = None  # of pipelines
+        self.layout: Any = None  # Of pipelines.
         self.commands: Any = None
         self.bound: Any = None
         self.recorded = 0
@@ -78,7 +79,7 @@ class Stream:
         self.completed = 0
         self.poll_nanoseconds = poll_nanoseconds
         self.flight = flight
-        self._waits: dict[Stream, int] = {}  # what the open command buffer comes after: values of other timelines
+        self._waits: dict[Stream, int] = {}  # Values of other timelines that the open command buffer comes after.
         self._create_objects(family, queue)
         self._create_structures()
         self.slots = [self._create_slot() for _ in range(SLOTS)]
@@ -99,7 +100,7 @@ class Stream:
         check(fn.CreateSemaphore(device, struct("VkSemaphoreCreateInfo", pNext=kind), NULL, self._semaphore), "create a semaphore")
 
     def _create_structures(self) -> None:
-        """Structures that every launch or submission reads, allocated once."""
+        """Return allocate the structures that every launch or submission reads."""
         self._begin_info = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
         self.barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_WRITES | _READS)
         self._host_barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=vk.VK_ACCESS_HOST_READ_BIT)
@@ -117,7 +118,7 @@ class Stream:
         return Slot(commands[0], self._submission(commands), [commands])
 
     def _submission(self, commands: object) -> Any:
-        """The structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
+        """Return the structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
         return struct(
             "VkSubmitInfo",
             pNext=self._timeline,
@@ -128,7 +129,7 @@ class Stream:
         )
 
     def open(self) -> Any:
-        """The open command buffer; begins the next one of the ring if there is none, waiting until it is free."""
+        """Return the open command buffer; if there is none, begin the next one of the ring once it is free."""
         if self.commands is None:
             slot = self.slots[self._current]
             if slot.value > self.completed:
@@ -141,7 +142,7 @@ class Stream:
         return self.commands
 
     def order(self) -> Any:
-        """The open command buffer, with a barrier: what is recorded next sees the effects of everything before."""
+        """Return the open command buffer after a barrier: later commands see the effects of all earlier ones."""
         if self.recorded >= BATCH:
             self.flush()
         commands = self.commands or self.open()
@@ -150,7 +151,7 @@ class Stream:
         return commands
 
     def let_host_see(self, commands: Any) -> None:
-        """Record a barrier: the host sees what was written, once the submission is done."""
+        """Record a barrier that makes writes visible to the host once the submission is complete."""
         self.fn.CmdPipelineBarrier(commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
 
     def flush(self) -> None:
@@ -166,7 +167,8 @@ class Stream:
         self._current = (self._current + 1) % SLOTS
 
     def submit(self, commands: object) -> None:
-        """Submit what is open, then ``commands``, a `VkCommandBuffer *` of a series that may be submitted while it still runs."""
+        """Submit the open command buffer, then ``commands``, a `VkCommandBuffer *` of a series that may be submitted while it still
+        runs."""
         self.flush()
         if self.submitted - self.poll() >= UNDER_WAY:
             self.wait(self.submitted - UNDER_WAY + 1)
@@ -178,7 +180,7 @@ class Stream:
         self.submitted += 1
 
     def _submission_after(self, commands: object) -> Any:
-        """As `_submission`, after what `_waits` says, which is forgotten."""
+        """Return a structure like `_submission`, after the values of `_waits`, which are cleared."""
         waits, self._waits = self._waits, {}
         count = len(waits)
         semaphores = ffi.new("VkSemaphore[]", [other._semaphore[0] for other in waits])
@@ -193,24 +195,24 @@ class Stream:
         submission = self._submission(commands)
         submission.pNext, submission.waitSemaphoreCount = timeline, count
         submission.pWaitSemaphores, submission.pWaitDstStageMask = semaphores, stages
-        self._kept = (semaphores, values, stages, timeline)  # until the driver has read them
+        self._kept = (semaphores, values, stages, timeline)  # Until the driver has read them.
         return submission
 
     def after(self, other: Stream, value: int) -> None:
-        """Have what is recorded from now on come after ``value`` of the timeline of another stream, which must have been submitted."""
+        """Have later commands come after ``value`` of the timeline of another stream, which must have been submitted."""
         self.flush()
         self.open()
         self._waits[other] = max(value, self._waits.get(other, 0))
 
     def poll(self) -> int:
-        """The newest timeline value that is done."""
+        """Return the newest completed timeline value."""
         if self.completed < self.submitted:
             check(self.fn.GetSemaphoreCounterValue(self.device, self._semaphore[0], self._counter), "read the timeline")
             self.completed = self._counter[0]
         return self.completed
 
     def wait(self, value: int) -> None:
-        """Wait until timeline ``value``, which must have been submitted, is done."""
+        """Wait until timeline ``value``, which must have been submitted, is complete."""
         end = perf_counter_ns() + self.poll_nanoseconds
         while self.poll() < value and perf_counter_ns() < end:
             pass
@@ -224,7 +226,7 @@ class Stream:
                 interrupts.deliver(inside=True)
 
     def finish(self) -> None:
-        """Submit and wait for everything."""
+        """Submit and wait for all work."""
         self.flush()
         if self.completed < self.submitted:
             self.wait(self.submitted)
@@ -233,16 +235,16 @@ class Stream:
 
     @property
     def pending_value(self) -> int:
-        """The timeline value after which nothing recorded so far can still run."""
+        """The timeline value after which no command recorded so far can still run."""
         return self.submitted + (self.commands is not None)
 
     @property
     def idle(self) -> bool:
-        """True if nothing is recorded or running."""
+        """Whether no command is recorded or running."""
         return self.commands is None and self.poll() == self.submitted
 
     def put_arguments(self, block: bytes) -> int:
-        """Copy an argument block to where the device finds it until the open command buffer is done; gives its device address."""
+        """Copy an argument block to memory that lives until the open command buffer is complete; return its device address."""
         size = -(-len(block) // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT
         if size > ARGUMENT_BYTES:
             raise SpirogradRuntimeError(f"a kernel's arguments take {len(block)} bytes; at most {ARGUMENT_BYTES} are possible")
@@ -257,9 +259,11 @@ class Stream:
         return self._arguments.address + offset
 
     def stage(self, nbytes: int) -> tuple[Slot, Block, int]:
-        """Room for ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer: slot, block, offset.
+        """Return allocate ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer; return slot, block
+        and offset.
 
-        The next command, which uses it, comes into that command buffer: `order` does not submit it before."""
+        The next command, which uses it, goes into that command buffer: `order` does not submit it before.
+        """
         if self.recorded >= BATCH:
             self.flush()
         self.open()
@@ -274,14 +278,14 @@ class Stream:
         return slot, slot.staging, offset
 
     def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
-        """Record a copy between two VkBuffers, after everything before."""
+        """Record a copy between two VkBuffers, after all earlier commands."""
         commands = self.order()
         region = self._region
         region.srcOffset, region.dstOffset, region.size = source_offset, target_offset, nbytes
         self.fn.CmdCopyBuffer(commands, source, target, 1, region)
 
     def close(self) -> None:
-        """Destroy everything; the queue must be idle."""
+        """Destroy all objects; the queue must be idle."""
         for block in [self._arguments, *(slot.staging for slot in self.slots)]:
             if block is not None:
                 self.allocator.destroy_block(block)

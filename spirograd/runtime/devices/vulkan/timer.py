@@ -17,7 +17,8 @@ _STAGE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
 
 
 class VulkanTimer(QueryTimer):
-    """A `TaskTimer`. ``family``: that of the device's queue. ``launch``: the device's own. Two queries for each task, and one more."""
+    """A `TaskTimer` of Vulkan. ``family``: the family of the device's queue. ``launch``: the device's method. It uses two queries for each
+    task, and one more."""
 
     def __init__(self, device: Any, physical: Any, family: int, launch: Any) -> None:
         super().__init__(device, _TASKS)
@@ -31,7 +32,7 @@ class VulkanTimer(QueryTimer):
         if not bits or not self._period:
             raise SpirogradUnsupportedError("the queue of this Vulkan device writes no timestamps", None, "profile on another back end")
         self._mask = (1 << bits) - 1
-        self._reference = 0  # the tick that marks are relative to
+        self._reference = 0  # The tick that times are relative to.
         self._launch = launch
         self._pool = ffi.new("VkQueryPool*")
         info = struct("VkQueryPoolCreateInfo", queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=2 * _TASKS + 1)
@@ -60,7 +61,7 @@ class VulkanTimer(QueryTimer):
         ]
 
     def _nanoseconds(self, tick: int) -> float:
-        """From the reference, which is later, to ``tick``; the counter may have begun anew in between."""
+        """Return the nanoseconds from the reference, which is later, to ``tick``; the counter may have wrapped in between."""
         return -float(self._reference - tick & self._mask) * self._period
 
     def _align(self) -> Alignment:
@@ -75,11 +76,11 @@ class VulkanTimer(QueryTimer):
         return Alignment((tick - self._reference & self._mask) * self._period, before, after)
 
     def _ticks(self, first: int, count: int) -> list[int]:
-        found = ffi.new("uint64_t[]", count)
+        ticks = ffi.new("uint64_t[]", count)
         flags = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
         function = self.device._fn.GetQueryPoolResults
-        check(function(self.device._device, self._pool[0], first, count, 8 * count, found, 8, flags), "read timestamps")
-        return list(found)
+        check(function(self.device._device, self._pool[0], first, count, 8 * count, ticks, 8, flags), "read timestamps")
+        return list(ticks)
 
     def _close(self) -> None:
         self.device._finish()

@@ -1,4 +1,4 @@
-"""Bytes between host and device: straight through mapped memory where there is some, else in pieces through staging."""
+"""Transfers between host and device: directly through mapped memory if there is any, else in pieces through staging."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spirograd.runtime.devices.vulkan.stream import SLOTS, STAGING_BYTES, Slot, 
 
 # vkCmdUpdateBuffer carries up to 64 KiB inside the command buffer, in order with launches and without a wait.
 _INLINE_BYTES = 65536
-# Pieces of a download that are under way while earlier ones are copied out.
+# Pieces of a download that are pending while earlier ones are copied out.
 _IN_FLIGHT = SLOTS - 2
 
 
 class VulkanTransfers:
-    """See `streamed.DeviceTransfers`."""
+    """The transfers of Vulkan, see `streamed.DeviceTransfers`."""
 
     def __init__(self, stream: Stream, cells: Cells) -> None:
         self._stream = stream
@@ -88,7 +88,7 @@ def _collect(stream: Stream, slot: Slot, block: Block, at: int, piece: memoryvie
 
 def _view(part: Range) -> memoryview:
     view = part.view
-    assert view is not None  # a mapped range has one
+    assert view is not None  # A mapped range has one.
     return view
 
 

@@ -1,4 +1,4 @@
-"""The wgpu device. `open` makes one; the parts are: api, features, memory, stream, pipelines, device."""
+"""The wgpu device. `open` opens one. Modules: api, features, address_space, stream, pipelines, device."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ __all__ = ["WgpuDevice", "available", "devices", "open"]
 def open(
     debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, arch: str = "wgpu", device: str = ""
 ) -> WgpuDevice:
-    """Open the adapter that SG_DEVICE or ``device`` names, or the most capable one, of the backend that SG_WGPU_BACKEND names, or the
-    platform's own.
+    """Open the adapter that SG_DEVICE or ``device`` names, or the most capable one.
 
-    ``debug``: with wgpu's checks of accesses and loops. ``max_threads`` is for CPU devices and ignored. ``arch``: "wgpu", or "metal".
-    Raises SpirogradRuntimeError if there is no adapter that fits.
+    The backend is the one that SG_WGPU_BACKEND names, or the platform's default. ``debug``: use wgpu's checks of accesses and loops.
+    ``max_threads`` is for CPU devices and ignored. ``arch``: "wgpu" or "metal". Raises SpirogradRuntimeError if no adapter fits.
     """
     return WgpuDevice(query(choose(arch, device), arch), debug, device_memory_bytes)
 
 
 def available(arch: str = "wgpu") -> str | None:
-    """None if an adapter can be opened, else the reason why not."""
+    """Return None if an adapter can be opened, else the reason why not."""
     try:
         choose(arch)
     except SpirogradRuntimeError as error:
@@ -31,5 +30,5 @@ def available(arch: str = "wgpu") -> str | None:
 
 
 def devices(arch: str = "wgpu") -> list[tuple[str, str]]:
-    """Every adapter in the order of the numbers of SG_DEVICE, and "" for: it can be used."""
+    """Return every adapter in the order of the numbers of SG_DEVICE, with "" because each can be used."""
     return [(adapter_name(adapter), "") for adapter in adapters(backend_name(arch))]

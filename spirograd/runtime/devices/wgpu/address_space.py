@@ -1,4 +1,4 @@
-"""Virtual addresses of wgpu's buffers, which have none: which buffer an address lies in, which buffers are merged, bytes in use."""
+"""Virtual addresses of wgpu's buffers, which have no addresses: the buffer of an address, merged buffers, bytes in use."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from spirograd.base.records import dataclass
 from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.wgpu.api import telling, wgpu
 
-# Of addresses, and of allocations in one buffer: no adapter requires more for the offsets of bindings.
+# The alignment of addresses, and of allocations in one buffer: no adapter requires more for the offsets of bindings.
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
-# Bind groups that a task keeps; beyond that all are dropped, and made again as needed.
+# The most bind groups of a task; beyond that all are dropped, and created again on demand.
 GROUPS_KEPT = 512
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 
 class GroupCache:
-    """Bind groups of one task by the addresses of its buffers."""
+    """A cache of bind groups of one task, by the addresses of its buffers."""
 
     __slots__ = ("__weakref__", "_keys", "entries")
 
     def __init__(self) -> None:
         self.entries: dict[tuple[int, ...], Any] = {}
-        self._keys: dict[int, set[tuple[int, ...]]] = {}  # of the entries that an address is part of
+        self._keys: dict[int, set[tuple[int, ...]]] = {}  # Of the entries that an address is part of.
 
     def put(self, key: tuple[int, ...], group: object) -> None:
-        """Keep ``group`` until one of the buffers goes or moves. Where there are too many, all others are dropped."""
+        """Store ``group`` until one of its buffers is freed or moves. If there are too many groups, drop all others."""
         if len(self.entries) >= GROUPS_KEPT:
             self.entries.clear()
             self._keys.clear()
@@ -51,9 +51,10 @@ class GroupCache:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where an allocation lies: ``size`` bytes of ``buffer`` from ``offset`` on.
+    """The place of an allocation: ``size`` bytes of ``buffer`` from ``offset`` on.
 
-    ``neighbours`` are all that share the buffer, itself included (one set for all of them); ``caches`` may hold bind groups of it.
+    ``neighbours`` are all allocations that share the buffer, itself included (one set for all of them); ``caches`` may contain bind groups
+    of it.
     """
 
     address: int
@@ -64,7 +65,7 @@ class Place:
     caches: weakref.WeakSet[GroupCache] = field(default_factory=weakref.WeakSet)
 
     def at(self, offset: int, nbytes: int) -> int:
-        """Where the bytes from ``offset`` on lie in the buffer. Raises SpirogradRuntimeError if they are outside, or freed."""
+        """Return the offset in the buffer of the bytes from ``offset`` on. Raises SpirogradRuntimeError if they are outside, or freed."""
         if self.buffer is None:
             raise SpirogradRuntimeError("the buffer was freed")
         if offset < 0 or nbytes < 0 or offset + nbytes > self.size:
@@ -79,16 +80,17 @@ class Place:
 
 
 class Allocator:
-    """Creates buffers. ``cap``: bytes that may be in use at a time; ``largest``: bytes that a kernel can see of one allocation."""
+    """An allocator of buffers. ``cap``: the most bytes in use at a time; ``largest``: the most bytes of one allocation that a kernel can
+    access."""
 
     def __init__(self, device: Any, largest: int, cap: int | None) -> None:
         self._device = device
         self._largest = largest
         limits = device.limits
-        whole = limits["max-buffer-size"] < limits["max-storage-buffer-binding-size"]
+        buffer_limited = limits["max-buffer-size"] < limits["max-storage-buffer-binding-size"]
         self._reason = (
             "wgpu limits the size of a buffer (max-buffer-size)"
-            if whole
+            if buffer_limited
             else "wgpu limits what a kernel sees of an array (max-storage-buffer-binding-size)"
         )
         self._cap = cap
@@ -97,7 +99,7 @@ class Allocator:
         self.places: dict[int, Place] = {}
 
     def take(self, nbytes: int) -> Place:
-        """``nbytes``, rounded up to 16, of zeros. Raises OutOfDeviceMemory."""
+        """Return allocate ``nbytes``, rounded up to 16, of zeros. Raises OutOfDeviceMemory."""
         size = max(16, -(-nbytes // 16) * 16)
         if size > self._largest:
             raise OutOfDeviceMemory(
@@ -108,7 +110,7 @@ class Allocator:
             raise OutOfDeviceMemory(over_limit(nbytes, self._used, self._cap))
         place = Place(self._next, size, self._create(size))
         place.neighbours.add(place)
-        # A gap after each, so that its end is not the start of another; no address is used twice.
+        # Allocations are separated by a gap, so that an end is not the start of another; no address is used twice.
         self._next += (size // _ALIGNMENT + 2) * _ALIGNMENT
         self._used += size
         self.places[place.address] = place
@@ -119,7 +121,7 @@ class Allocator:
             return self._device.create_buffer(size=size, usage=_USAGE)
 
     def give(self, place: Place) -> None:
-        """Forget an allocation; wgpu releases a buffer when nothing that was recorded needs it any more."""
+        """Forget an allocation; wgpu releases a buffer when recorded work needs it no more."""
         if self.places.pop(place.address, None) is None:
             return
         self._used -= place.size
@@ -128,21 +130,21 @@ class Allocator:
         place.buffer = None
 
     def close(self) -> None:
-        """Forget everything: kernels live longer than devices, and their bind groups hold buffers."""
+        """Forget all allocations: kernels live longer than devices, and their bind groups hold buffers."""
         for place in list(self.places.values()):
             self.give(place)
 
     def at(self, address: int) -> Place:
-        """The allocation that begins at ``address``."""
+        """Return the allocation that begins at ``address``."""
         try:
             return self.places[address]
         except KeyError:
             raise SpirogradRuntimeError(f"no memory of this device begins at address {address:#x}: it was freed") from None
 
-    # --- buffers that lie together ---
+    # --- merged buffers ---
 
     def gather(self, places: Sequence[Place], copy: Any) -> int:
-        """Bring ``places`` into one buffer, for good, together with what lies beside them already. Returns the bytes that moved.
+        """Move ``places`` into one buffer permanently, together with their neighbours. Return the bytes that moved.
 
         ``copy(source, source offset, target, target offset, bytes)`` records a copy. Raises OutOfDeviceMemory if they do not fit.
         """

@@ -1,6 +1,6 @@
-"""The edge to the `wgpu` package: its C functions, and its errors as ours.
+"""The interface to the `wgpu` package: its C functions, and the conversion of its errors.
 
-Everything here that begins with an underscore in wgpu is used here and in no other file.
+Only this file uses private names of wgpu.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 parse_alone(ffi)
 
-_OLDEST = (0, 32)  # the first whose library takes SPIR-V without adding checks of its own
+_OLDEST = (0, 32)  # The first version whose library takes SPIR-V without adding checks of its own.
 _DEVICE_SELECT = "NODEVICE_SELECT"
 _instance_lock = threading.Lock()
 _instance_backend = ""
@@ -60,12 +60,12 @@ def check_version() -> None:
 
 
 def handle(thing: Any) -> Any:
-    """The C handle of an object of wgpu."""
+    """Return the C handle of an object of wgpu."""
     return thing._internal
 
 
 class _LossWatch(logging.Handler):
-    """wgpu tells the loss of a device to its log only: first that there was one, then what happened; not which device it was."""
+    """A watch on wgpu's log, which alone reports the loss of a device: first the loss, then the reason; never the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,12 +85,12 @@ logging.getLogger("wgpu").addHandler(_watch)
 
 
 def losses() -> int:
-    """How many devices of wgpu this process has lost. Whether a certain one is among them: see `probe`."""
+    """Return the number of devices of wgpu that this process has lost. `probe` tells whether a certain device is lost."""
     return _watch.losses
 
 
 def lost_reason() -> str:
-    """What wgpu said last about the loss of a device; "" if nothing."""
+    """Return wgpu's last message about the loss of a device, or ""."""
     return _watch.messages[-1] if _watch.messages else ""
 
 
@@ -103,8 +103,8 @@ def probe(device: Any) -> None:
 def start_instance(backend: str) -> str:
     """Restrict wgpu to one of its backends ("Vulkan", "Metal", "DX12", "GL"), if this process has not used it yet.
 
-    Probing further backends takes long, and some of them print diagnostics. Returns the backend that wgpu is restricted
-    to, or "" if it was started without us, with all of them.
+    Probing further backends takes long, and some of them print diagnostics. Returns the backend that wgpu is restricted to, or "" if other
+    code started it with all backends.
     """
     global _instance_backend
     with _instance_lock:
@@ -112,7 +112,7 @@ def start_instance(backend: str) -> str:
             try:
                 with _without_device_select():
                     extras.set_instance_extras(backends=[backend])
-            except RuntimeError:  # there is an instance already
+            except RuntimeError:  # There is an instance already.
                 return ""
             _instance_backend = backend
         return _instance_backend
@@ -120,7 +120,7 @@ def start_instance(backend: str) -> str:
 
 @contextmanager
 def _without_device_select() -> Iterator[None]:
-    """Mesa's device selection layer prints diagnostics where there is no desktop."""
+    """Disable Mesa's device selection layer, which prints diagnostics where there is no desktop."""
     silent = "XDG_RUNTIME_DIR" not in os.environ and _DEVICE_SELECT not in os.environ
     if silent:
         os.environ[_DEVICE_SELECT] = "1"
@@ -132,9 +132,9 @@ def _without_device_select() -> Iterator[None]:
 
 
 class telling:
-    """Inside ``with telling(what)``, errors of wgpu become ours, those of its C functions included: ``cannot <what>: ...``.
+    """A context that converts errors of wgpu and of its C functions: ``cannot <what>: ...``.
 
-    Raises OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError. Errors of this package pass.
+    Raises OutOfDeviceMemory, DeviceLost or SpirogradRuntimeError. Errors of this package pass unchanged.
     """
 
     __slots__ = ("_what",)
@@ -146,10 +146,10 @@ class telling:
         native.error_handler.capture(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None) -> None:
-        found = native.error_handler.release(self)
+        captured = native.error_handler.release(self)
         if error is None:
-            if found is not None:
-                raise self._ours(found[1], found[0] == "OutOfMemory")
+            if captured is not None:
+                raise self._ours(captured[1], captured[0] == "OutOfMemory")
         elif isinstance(error, (wgpu.GPUError, RuntimeError)) and not isinstance(error, SpirogradError):
             raise self._ours(str(error), isinstance(error, wgpu.GPUOutOfMemoryError)) from error
 
@@ -161,12 +161,13 @@ class telling:
 
 
 def _shortened(message: str) -> str:
-    """wgpu's message without its empty lines."""
+    """Return wgpu's message without its empty lines."""
     return "\n".join(line.rstrip() for line in message.splitlines() if line.strip())
 
 
 def trusted_module(device: object, code: bytes, label: str) -> Any:
-    """A shader module in which wgpu adds no checks of its own to accesses and loops: spirograd has its own, and these cost a third."""
+    """Return a shader module without wgpu's own checks of accesses and loops: spirograd has its own, and wgpu's cost a third of the
+    time."""
     data = ffi.from_buffer("uint8_t[]", code)
     source = ffi.new("WGPUShaderSourceSPIRV *")
     source.chain.sType = lib.WGPUSType_ShaderSourceSPIRV
@@ -180,7 +181,7 @@ def trusted_module(device: object, code: bytes, label: str) -> Any:
 
 
 class Mapping:
-    """The wish to see the first ``nbytes`` of a buffer with usage MAP_READ, told to wgpu after the last submission that writes them.
+    """A request to map the first ``nbytes`` of a buffer with usage MAP_READ, after the last submission that writes them.
 
     wgpu fulfils it while it is polled; no submission may use the buffer until `end`.
     """
@@ -189,7 +190,7 @@ class Mapping:
 
     def __init__(self, buffer: object, nbytes: int) -> None:
         self._buffer, self._nbytes = buffer, nbytes
-        self.status = 0  # 0 as long as wgpu has not answered
+        self.status = 0  # 0 until wgpu has answered.
         self._number = next(_numbers)
         _mappings[self._number] = self
         callback = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -198,7 +199,7 @@ class Mapping:
         lib.wgpuBufferMapAsync(handle(buffer), lib.WGPUMapMode_Read, 0, nbytes, callback[0])
 
     def read(self) -> Any:
-        """The bytes, as cffi sees them, until `end`. Raises SpirogradRuntimeError if wgpu could not map the buffer."""
+        """Return the bytes as a buffer of cffi, valid until `end`. Raises SpirogradRuntimeError if wgpu could not map the buffer."""
         if self.status != lib.WGPUMapAsyncStatus_Success:
             raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {self.status}): {lost_reason() or 'no reason given'}")
         return ffi.buffer(lib.wgpuBufferGetConstMappedRange(handle(self._buffer), 0, self._nbytes), self._nbytes)
@@ -208,12 +209,12 @@ class Mapping:
         lib.wgpuBufferUnmap(handle(self._buffer))
 
 
-# Those that wgpu has not answered yet: it may answer when nothing else refers to them any more.
+# Requests without an answer: wgpu may answer when nothing else refers to them any more.
 _mappings: dict[int, Mapping] = {}
 _numbers = itertools.count(1)
 
 
-_interrupts: deque[BaseException] = deque()  # of signal handlers that ran in callbacks of wgpu
+_interrupts: deque[BaseException] = deque()  # Exceptions of signal handlers that ran in callbacks of wgpu.
 
 
 def _note_status(status: int, message: object, number: object, unused: object) -> None:
@@ -223,8 +224,10 @@ def _note_status(status: int, message: object, number: object, unused: object) -
 
 
 def _note_interrupted(kind: object, error: BaseException, where: Any) -> None:
-    """A signal handler raised an exception in `_note_status` (see `interrupts`, which knows Ctrl-C only), from where none can pass through
-    wgpu. Do what that should have done, and keep the exception until the call into wgpu has returned."""
+    """Complete `_note_status` after a signal handler raised an exception in it, and store the exception.
+
+    No exception can pass through wgpu, so it is raised after the call into wgpu has returned. `interrupts` handles Ctrl-C only.
+    """
     given = where.tb_frame.f_locals
     _note_status(given["status"], None, given["number"], None)
     _interrupts.append(error)
@@ -234,7 +237,7 @@ _answered = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void 
 
 
 def poll(device: object, wait: bool, submission: object = ffi.NULL) -> None:
-    """Have wgpu answer what it can, after a wait for ``submission`` (NULL: all of them). Raises what signal handlers raised meanwhile."""
+    """Have wgpu answer requests after a wait for ``submission`` (NULL: all of them). Raises exceptions of signal handlers."""
     lib.wgpuDevicePoll(handle(device), wait, submission)
     if _interrupts:
         raise _interrupts.popleft()
@@ -243,8 +246,8 @@ def poll(device: object, wait: bool, submission: object = ffi.NULL) -> None:
 def read_staging(device: object, buffer: object, out: memoryview) -> None:
     """Wait for all submitted work and copy the first bytes of ``buffer`` (usage MAP_READ) to ``out``.
 
-    As `GPUBuffer.map_sync` and `read_mapped`, without the thread that these poll with: 20 us instead of 600. After an exception ``buffer``
-    may still be mapped: no submission may use it again, which would end the process.
+    The function does the same as `GPUBuffer.map_sync` and `read_mapped` without the thread that these poll with: 20 us instead of 600.
+    After an exception ``buffer`` may still be mapped: no submission may use it again, which would end the process.
     """
     mapping = Mapping(buffer, len(out))
     poll(device, True)
@@ -253,7 +256,7 @@ def read_staging(device: object, buffer: object, out: memoryview) -> None:
 
 
 def subgroup_sizes(adapter: object) -> tuple[int, int]:
-    """The smallest and the largest number of invocations in a subgroup; zeros where wgpu does not know."""
+    """Return the smallest and the largest number of invocations in a subgroup; zeros where wgpu does not know."""
     info = ffi.new("WGPUAdapterInfo *")
     lib.wgpuAdapterGetInfo(handle(adapter), info)
     sizes = (info.subgroupMinSize, info.subgroupMaxSize)
@@ -262,13 +265,16 @@ def subgroup_sizes(adapter: object) -> tuple[int, int]:
 
 
 def release(device: Any) -> None:
-    """Have the driver free the device, of which nothing else is left. Without this it would be there until Python collects its cycle with
-    the queue: graphics cards have no place for more than a few dozen devices of all processes together."""
-    device._release()  # and the queue
+    """Have the driver free a device that is no longer used.
+
+    Without this call, the device would exist until Python collects its cycle with the queue: graphics cards support only a few dozen
+    devices of all processes together.
+    """
+    device._release()  # And the queue.
 
 
 def abandon(device: Any) -> None:
-    """Make sure that nothing of ``device`` is ever released: in a forked child, its threads are not there to take part in that."""
+    """Ensure that ``device`` is never released: in a forked child, its threads do not exist."""
     for thing in gc.get_objects():
         if isinstance(thing, native.GPUObjectBase) and (thing is device or thing._device is device):
             thing._internal = None

@@ -1,7 +1,7 @@
-"""Types of C by their names, as `ffi.new("WGPULimits *")` asks for them, without a look at the whole header for each.
+"""C types by their names, as in `ffi.new("WGPULimits *")`, without parsing the whole header for each.
 
-cffi parses a type behind a line for every typedef that it knows. The header of wgpu has 440 of them, which takes 25 to 60 ms; the first
-launch in a process asks for some 45 types.
+cffi parses a type after a line for every typedef that it knows. The header of wgpu has 440 of them, which takes 25 to 60 ms; the first
+launch in a process needs some 45 types.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ _KINDS = ("typedef", "struct", "union", "enum")
 
 
 def parse_alone(ffi: object) -> None:
-    """From now on ``ffi`` parses a type behind those declarations only that the type names. Does nothing if cffi keeps its declarations
-    elsewhere than versions 1.10 to 2.1 do."""
+    """Make ``ffi`` parse a type after those declarations only that the type names.
+
+    Does nothing if cffi stores its declarations differently than versions 1.10 to 2.1 do.
+    """
     parser: Any = getattr(ffi, "_parser", None)
     if not all(hasattr(parser, name) for name in ("_declarations", "_options", "parse_type")):
         return

@@ -26,10 +26,10 @@ from spirograd.runtime.devices.wgpu.transfer import WgpuTransfers
 
 
 class Task:
-    """The pipeline of one task, its grid (see `grid_limits`), and the bind groups made so far.
+    """The pipeline of one task, its grid (see `grid_limits`), and its bind groups.
 
-    ``addresses`` reads the addresses of its buffers, each once, from an argument block; ``bindings`` counts among these. ``packed``: the
-    offsets in the block of those that share a binding, and their numbers.
+    ``addresses`` reads the addresses of its buffers, each once, from an argument block; ``bindings`` are indices into these. ``packed``:
+    the offsets in the block of buffers that share a binding, and their numbers.
     """
 
     __slots__ = ("addresses", "bindings", "grid", "groups", "keep", "packed", "pipeline")
@@ -59,7 +59,7 @@ class Executable:
 class WgpuDevice(StreamedDevice):
     """One adapter of wgpu.
 
-    Options: ``checked`` (modules with wgpu's own checks), ``cap`` (bytes of device memory to use at most).
+    Options: ``checked`` (use wgpu's own checks), ``cap`` (the most bytes of device memory to use).
     """
 
     api = "wgpu"
@@ -77,7 +77,7 @@ class WgpuDevice(StreamedDevice):
         self._pipelines = Pipelines(self._device, checked)
         self._push_limit = self.caps.max_push_constants
         self._dynamic_offset = ffi.new("uint32_t[1]")
-        self._losses = losses()  # of this process, that we know not to be ours
+        self._losses = losses()  # Losses in this process that are known to concern other devices.
         self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self.open_devices.add(self)
 
@@ -94,7 +94,7 @@ class WgpuDevice(StreamedDevice):
     # --- kernels ---
 
     def load(self, kernel: CompiledKernel) -> Executable:
-        """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
+        """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on an invalid module."""
         check_target(kernel, self.caps.target_name, self.api)
         with self._turn:
             size = kernel.args.size
@@ -108,12 +108,15 @@ class WgpuDevice(StreamedDevice):
                 pipeline = self._pipelines.create(kernel.binaries[info.binary], info.entry, len(info.bindings), immediates, indirect, what)
                 tasks.append(Task(info, pipeline, grid_limits(info, self.caps, self._features.kind)))
             arguments = self._pipelines.group([(self._stream.ring, 0, size)], dynamic=True) if indirect else None
-            made = Executable(tuple(tasks), arguments)
-            self._executables.add(made)
-            return made
+            executable = Executable(tuple(tasks), arguments)
+            self._executables.add(executable)
+            return executable
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
+        """Record the dispatches, see `Device.launch`.
+
+        They are submitted every few hundred dispatches, or when the host waits.
+        """
         with self._turn:
             if self._stream.recorded >= BATCH:
                 self._stream.flush()
@@ -149,12 +152,12 @@ class WgpuDevice(StreamedDevice):
         stream.recorded += 1
 
     def _bind(self, task: Task, key: tuple[int, ...]) -> Any:
-        """The bind group of a task for the buffers at the addresses ``key``."""
+        """Return the bind group of a task for the buffers at the addresses ``key``."""
         places = [self._allocator.at(address) for address in key]
         for numbers in task.bindings:
             self._stream.hold(self._allocator.gather([places[number] for number in numbers], self._stream.copy))
         parts = []
-        for numbers in task.bindings:  # only now: what was brought together first may have moved again
+        for numbers in task.bindings:  # Only now: buffers that were merged first may have moved again.
             place = places[numbers[0]]
             parts.append((place.buffer, place.offset, place.size) if len(numbers) == 1 else (place.buffer, 0, place.buffer.size))
         group = self._pipelines.group(parts)
@@ -191,7 +194,7 @@ class WgpuDevice(StreamedDevice):
             self._allocator.close()
             self._stream.close()
             del self._transfers, self._stream, self._pipelines, self._allocator
-            for executable in self._executables:  # kernels hold them, in cycles with what only the garbage collector frees
+            for executable in self._executables:  # Kernels hold them, in cycles that only the garbage collector frees.
                 executable.tasks, executable.arguments = (), None
             self._device.destroy()
             release(self._device)

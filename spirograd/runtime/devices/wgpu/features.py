@@ -1,4 +1,4 @@
-"""Adapters, and what they can do: the choice among them, features and limits, the capability record."""
+"""Adapters and their features: the choice among them, features and limits, the capability record."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FEATURES = {
     "shader-int64-atomic-all-ops": "atomic_int64",
     "shader-float32-atomic": "atomic_f32_add",
 }
-_SCANS = ("add", "mul")  # what WGSL scans by
+_SCANS = ("add", "mul")  # Types of scans in WGSL.
 _IMMEDIATES, _SUBGROUPS, TIMESTAMPS = "immediates", "subgroup", "timestamp-query"
 
 
 @dataclass(slots=True)
 class Features:
-    """An adapter as the rest of this package sees it. ``kind``: discrete, integrated, cpu, other. ``enabled``: features to switch on."""
+    """The features of an adapter. ``kind``: discrete, integrated, cpu, other. ``enabled``: features to switch on."""
 
     adapter: Any
     kind: str
@@ -44,7 +44,7 @@ class Features:
 
 
 def backend_name(arch: str) -> str:
-    """The backend of wgpu for ``arch`` ("wgpu" or "metal"), by SG_WGPU_BACKEND or the platform; raises SpirogradRuntimeError."""
+    """Return the backend of wgpu for ``arch`` ("wgpu" or "metal"), by SG_WGPU_BACKEND or the platform; raise SpirogradRuntimeError."""
     wanted = knobs.get("SG_WGPU_BACKEND").strip().lower()
     if wanted and wanted not in BACKENDS:
         raise SpirogradRuntimeError(f"SG_WGPU_BACKEND={wanted}: there is no such backend; there are {', '.join(BACKENDS)}")
@@ -58,7 +58,10 @@ def backend_name(arch: str) -> str:
 
 
 def adapters(backend: str) -> list[Any]:
-    """The adapters of a backend, in the order of the numbers of SG_DEVICE. Raises SpirogradRuntimeError if wgpu runs on another one."""
+    """Return the adapters of a backend, in the order of the numbers of SG_DEVICE.
+
+    Raises SpirogradRuntimeError if wgpu runs on another backend.
+    """
     check_version()
     requested, shown = BACKENDS[backend]
     started = start_instance(requested)
@@ -70,18 +73,18 @@ def adapters(backend: str) -> list[Any]:
 
 
 def choose(arch: str, requested: str = "") -> Any:
-    """The adapter to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
+    """Return the adapter that SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
 
-    Raises SpirogradRuntimeError, listing what there is, if nothing fits.
+    Raises SpirogradRuntimeError with a list of the adapters if no adapter fits.
     """
     backend = backend_name(arch)
-    found = adapters(backend)
-    if not found:
+    candidates = adapters(backend)
+    if not candidates:
         raise SpirogradRuntimeError(f"wgpu is installed, but finds no adapter for its backend {backend}; install a driver for it")
-    number = named_device([adapter_name(a) for a in found], "adapter of wgpu", requested)
+    number = named_device([adapter_name(a) for a in candidates], "adapter of wgpu", requested)
     if number is not None:
-        return found[number]
-    return min(found, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))
+        return candidates[number]
+    return min(candidates, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))
 
 
 def adapter_name(adapter: Any) -> str:
@@ -89,7 +92,7 @@ def adapter_name(adapter: Any) -> str:
 
 
 def query(adapter: Any, arch: str) -> Features:
-    """What ``adapter`` can do."""
+    """Return the features of ``adapter``."""
     info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
     smallest, largest = subgroup_sizes(adapter)
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
@@ -125,6 +128,6 @@ def query(adapter: Any, arch: str) -> Features:
 
 
 def create_device(features: Features) -> Any:
-    """The device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
+    """Return the device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
     with telling(f"open {features.info.name} through wgpu"):
         return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits={})

@@ -1,4 +1,4 @@
-"""Shader modules and compute pipelines, and the layouts of what they bind."""
+"""Shader modules and compute pipelines, and the layouts of their bindings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spirograd.runtime.devices.wgpu.api import telling, trusted_module, wgpu
 
 
 class Pipelines:
-    """Makes pipelines. ``checked``: with wgpu's own checks of accesses and loops, for debugging."""
+    """A factory of pipelines. ``checked``: use wgpu's own checks of accesses and loops, for debugging."""
 
     def __init__(self, device: Any, checked: bool) -> None:
         self._device = device
@@ -18,25 +18,28 @@ class Pipelines:
         self._layouts: dict[tuple[int, int, bool], Any] = {}
 
     def group_layout(self, count: int, dynamic: bool = False) -> Any:
-        """The layout of a group of ``count`` storage buffers."""
-        found = self._groups.get((count, dynamic))
-        if found is None:
+        """Return the layout of a group of ``count`` storage buffers."""
+        layout = self._groups.get((count, dynamic))
+        if layout is None:
             buffer = {"type": wgpu.BufferBindingType.storage, "has_dynamic_offset": dynamic, "min_binding_size": 0}
             entries = [{"binding": k, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": buffer} for k in range(count)]
-            found = self._groups[count, dynamic] = self._device.create_bind_group_layout(entries=entries)
-        return found
+            layout = self._groups[count, dynamic] = self._device.create_bind_group_layout(entries=entries)
+        return layout
 
     def _layout(self, count: int, immediates: int, indirect: bool) -> Any:
-        """Group 0: the buffers of the task. Group 1, if the argument block is a buffer: that."""
+        """Return the layout of a pipeline.
+
+        Group 0: the buffers of the task. Group 1: the argument block, if it is a buffer.
+        """
         key = (count, immediates, indirect)
-        found = self._layouts.get(key)
-        if found is None:
+        layout = self._layouts.get(key)
+        if layout is None:
             groups = [self.group_layout(count)] + ([self.group_layout(1, True)] if indirect else [])
-            found = self._layouts[key] = self._device.create_pipeline_layout(bind_group_layouts=groups, immediate_size=immediates)
-        return found
+            layout = self._layouts[key] = self._device.create_pipeline_layout(bind_group_layouts=groups, immediate_size=immediates)
+        return layout
 
     def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> Any:
-        """The pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
+        """Return the pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
         check_module(code, entry, what)
         with telling(f"load {what} through wgpu"):
             create = self._device.create_shader_module
@@ -45,7 +48,7 @@ class Pipelines:
             return self._device.create_compute_pipeline(label=what, layout=layout, compute={"module": module, "entry_point": entry})
 
     def group(self, entries: list[tuple[Any, int, int]], dynamic: bool = False) -> Any:
-        """A bind group of (buffer, offset, size)."""
+        """Return a bind group of (buffer, offset, size)."""
         bindings = [
             {"binding": k, "resource": {"buffer": buffer, "offset": offset, "size": size}}
             for k, (buffer, offset, size) in enumerate(entries)

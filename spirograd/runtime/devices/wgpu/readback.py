@@ -1,4 +1,4 @@
-"""Staging buffers for asynchronous readbacks of wgpu: one mapped buffer for a submission, read once and used again."""
+"""Staging buffers for asynchronous readbacks of wgpu: one mapped buffer for a submission, read once and reused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from spirograd.runtime.devices.wgpu.api import Mapping, wgpu
 
 # Readbacks up to this size share buffers; larger ones have buffers of their size.
 _SHARED_BYTES = 1 << 16
-_ALIGNMENT = 8  # what wgpu maps begins at multiples of it
+_ALIGNMENT = 8  # wgpu maps ranges that begin at multiples of it.
 _USAGE = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 
 
 class StagingBuffer:
-    """The readbacks of one submission. ``used`` bytes of ``buffer`` are taken; ``data`` has them all in the end, or ``problem`` is set.
+    """The readbacks of one submission.
 
-    ``submission`` is its index, 0 as long as the commands are being recorded.
+    ``used`` bytes of ``buffer`` are taken. In the end ``data`` contains all bytes, or ``problem`` is set. ``submission`` is its index, 0
+    while the commands are being recorded.
     """
 
     __slots__ = ("buffer", "data", "mapping", "problem", "submission", "used")
@@ -32,20 +33,20 @@ class StagingBuffer:
 
 
 class StagingBuffers:
-    """Allocates staging memory for readbacks. Not thread safe: the device's lock guards it."""
+    """An allocator of staging memory for readbacks. Not thread safe: the device's lock guards it."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._spare: dict[int, list[Any]] = {}  # by size
+        self._spare: dict[int, list[Any]] = {}  # By size.
         self._recorded: list[StagingBuffer] = []
         self._under_way: deque[StagingBuffer] = deque()
-        self.buffers = 0  # created so far
+        self.buffers = 0  # Created so far.
 
     def allocate(self, nbytes: int) -> tuple[StagingBuffer, int]:
-        """Where ``nbytes`` go in the submission that is being recorded: the staging buffer and the offset in it."""
+        """Return allocate ``nbytes`` in the submission that is being recorded. Return the staging buffer and the offset in it."""
         staging_buffer = self._recorded[-1] if self._recorded else None
         if staging_buffer is None or staging_buffer.used + nbytes > staging_buffer.buffer.size:
-            size = max(_SHARED_BYTES, 1 << (nbytes - 1).bit_length())  # few sizes, so that buffers are used again
+            size = max(_SHARED_BYTES, 1 << (nbytes - 1).bit_length())  # Few sizes, so that buffers are reused.
             spare = self._spare.get(size)
             staging_buffer = StagingBuffer(spare.pop() if spare else self._create(size))
             self._recorded.append(staging_buffer)
@@ -63,21 +64,21 @@ class StagingBuffers:
         return staging
 
     def submitted(self, staging: list[StagingBuffer], submission: int) -> None:
-        """These are submitted: ask wgpu to map them when that is done."""
+        """Return ask wgpu to map buffers when the submission is complete."""
         for staging_buffer in staging:
             staging_buffer.submission = submission
             staging_buffer.mapping = Mapping(staging_buffer.buffer, staging_buffer.used)
         self._under_way.extend(staging)
 
     def collect(self) -> None:
-        """Read what has been mapped, and use its buffers again."""
+        """Read mapped buffers, and reuse them."""
         while self._under_way:
             staging_buffer = self._under_way[0]
             mapping = staging_buffer.mapping
             if mapping is None or not mapping.status:
                 return
             try:
-                if staging_buffer.data is None:  # else a signal interrupted the last attempt
+                if staging_buffer.data is None:  # Otherwise a signal interrupted the last attempt.
                     staging_buffer.data = mapping.read()[:]
                 self._under_way.popleft()
                 mapping.end()

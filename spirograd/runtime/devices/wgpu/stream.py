@@ -11,43 +11,43 @@ from spirograd.runtime.devices.wgpu.readback import StagingBuffer, StagingBuffer
 
 # Dispatches that are recorded before they are submitted: enough to hide the cost of a submission, few enough to keep the device busy.
 BATCH = 256
-# Submissions under way: a host that is faster than the device waits, else what is recorded would fill the memory.
+# The most pending submissions: a host that is faster than the device waits, because recorded work would fill the memory.
 _UNDER_WAY = 16
-ARGUMENT_BYTES = 1 << 18  # for argument blocks, per submission
+ARGUMENT_BYTES = 1 << 18  # For argument blocks, per submission.
 _ARGUMENT_ALIGNMENT = 256
 _STAGING_BYTES = 1 << 24
 _PATTERN_BYTES = 1 << 20
-# Memory that wgpu keeps until work is done (staging of writes, freed buffers): beyond this, the host submits and waits. Must be reached
-# without a launch or a sync, because programs upload in loops.
+# Bytes that wgpu keeps until work is complete (staging of writes, freed buffers): beyond this limit, the host submits and waits. The limit
+# must be checked without a launch or a sync, because programs upload in loops.
 _HELD_BYTES = 1 << 25
 _COPIES = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 
 class Stream:
-    """Records and submits. Everything happens on the device in the order of the calls."""
+    """A recorder and submitter of commands. All work runs on the device in the order of the calls."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
         self._encoder: Any = None
-        self.compute: object = None  # the open compute pass
-        self.bound: object = None  # the pipeline that is set in it
+        self.compute: object = None  # The open compute pass.
+        self.bound: object = None  # The pipeline that is set in it.
         self.recorded = 0
-        self._timestamps: object = None  # what the next pass writes
+        self._timestamps: object = None  # The timestamps that the next pass writes.
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
-        self._written = False  # whether writes of the queue wait for a submission
-        self._held = 0  # bytes that wgpu keeps until work is done, since that was last waited for
+        self._written = False  # Whether writes of the queue wait for a submission.
+        self._held = 0  # Bytes that wgpu keeps until work is complete, since the last wait.
         self._staging: Any = None
-        self._between: Any = None  # for copies within one buffer
+        self._between: Any = None  # For copies within one buffer.
         self.staging = StagingBuffers(device)
-        self._pattern: tuple[int, Any] | None = None  # a word, and a buffer full of it
+        self._pattern: tuple[int, Any] | None = None  # A word, and a buffer filled with it.
         self._submitted: deque[int] = deque()
         self._index = ffi.new("WGPUSubmissionIndex *")
 
     # --- recording ---
 
     def open_pass(self) -> Any:
-        """The C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
+        """Return the C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
 
         Programs that read now and then open a pass for each launch: through the package that would take as long as the launch itself.
         """
@@ -61,7 +61,7 @@ class Stream:
         return self.compute
 
     def pass_between(self, timestamps: object) -> None:
-        """Have the next pass, which nothing recorded so far is in, write ``timestamps``, a `WGPUPassTimestampWrites *`."""
+        """Have the next pass, which contains no earlier work, write ``timestamps``, a `WGPUPassTimestampWrites *`."""
         self.end_pass()
         self._timestamps = timestamps
 
@@ -73,7 +73,7 @@ class Stream:
             lib.wgpuComputePassEncoderRelease(compute)
 
     def commands(self) -> Any:
-        """The encoder, outside of a pass: for one copy."""
+        """Return the encoder, outside of a pass: for one copy."""
         if self.recorded >= BATCH:
             self.flush()
         self.recorded += 1
@@ -83,7 +83,7 @@ class Stream:
         return self._encoder
 
     def put_arguments(self, block: bytes) -> int:
-        """Keep an argument block for the dispatches recorded next; returns its offset in `ring`."""
+        """Store an argument block for the dispatches recorded next; return its offset in `ring`."""
         offset = -(-len(self._arguments) // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT
         if offset + len(block) > ARGUMENT_BYTES:
             self.flush()
@@ -92,7 +92,10 @@ class Stream:
         return offset
 
     def flush(self) -> None:
-        """Submit what is recorded, and writes of the queue: wgpu keeps their data until a submission, and a wait alone makes none."""
+        """Submit recorded work and writes of the queue.
+
+        wgpu keeps the data of writes until a submission, and a wait alone makes none.
+        """
         if self._encoder is None:
             if self._written:
                 with telling("submit work through wgpu"):
@@ -108,7 +111,7 @@ class Stream:
                 self.end_pass()
                 commands = encoder.finish()
                 if arguments:
-                    # What was submitted before has read the ring by then: the queue keeps the order.
+                    # Earlier submissions have read the ring by then: the queue keeps the order.
                     self._device.queue.write_buffer(self.ring, 0, arguments)
                 index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
                 self._submitted.append(index)
@@ -131,20 +134,20 @@ class Stream:
             self.staging.collect()
 
     def finish(self) -> None:
-        """Submit, and wait until everything is done."""
+        """Submit, and wait until all work is complete."""
         self.flush()
         self._wait(ffi.NULL)
         self._submitted.clear()
         self._held = 0
 
     def hold(self, nbytes: int) -> None:
-        """Count memory that wgpu keeps until what is recorded so far is done; where that is much, wait for it."""
+        """Count memory that wgpu keeps until the work so far is complete; where that is much, wait for it."""
         self._held += nbytes
         if self._held > _HELD_BYTES:
             self.finish()
 
     def close(self) -> None:
-        """Let go of what was recorded and cannot be submitted any more."""
+        """Release recorded work that cannot be submitted any more."""
         if self.compute is not None:
             compute, self.compute = self.compute, None
             lib.wgpuComputePassEncoderRelease(compute)
@@ -152,9 +155,9 @@ class Stream:
     # --- transfers: offsets and lengths are multiples of 4 ---
 
     def write(self, buffer: Any, offset: int, data: memoryview) -> None:
-        """Bytes of the host into ``buffer``."""
+        """Write bytes of the host to ``buffer``."""
         if self._encoder is not None:
-            self.flush()  # a write of the queue comes before what is submitted later
+            self.flush()  # A write of the queue comes before later submissions.
         for start in range(0, len(data), _STAGING_BYTES):
             piece = data[start : start + _STAGING_BYTES]
             with telling("write to device memory through wgpu"):
@@ -163,33 +166,33 @@ class Stream:
             self.hold(len(piece))
 
     def read(self, buffer: object, offset: int, out: memoryview) -> None:
-        """Bytes of ``buffer`` to the host, when all that was recorded is done."""
+        """Read bytes of ``buffer`` to the host, after all recorded work."""
         for start in range(0, len(out), _STAGING_BYTES):
             piece = out[start : start + _STAGING_BYTES]
             with telling("read device memory through wgpu"):
                 staging = self._staging_of(len(piece))
                 self.commands().copy_buffer_to_buffer(buffer, offset + start, staging, 0, len(piece))
                 self.flush()
-                self._staging = None  # after an exception it is not used again
+                self._staging = None  # After an exception it is not used again.
                 read_staging(self._device, staging, piece)
                 self._staging = staging
 
     def read_async(self, buffer: object, offset: int, nbytes: int) -> BufferReadback:
-        """Record a copy to where the host finds it when it is done."""
+        """Record a copy to staging memory that the host reads when it is complete."""
         with telling("read device memory through wgpu"):
-            encoder = handle(self.commands())  # first: it may submit, and then the buffer is another
+            encoder = handle(self.commands())  # First: it may submit, and then the buffer is another.
             staging_buffer, at = self.staging.allocate(nbytes)
             lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, handle(buffer), offset, handle(staging_buffer.buffer), at, nbytes)
             return BufferReadback(self, staging_buffer, at, nbytes)
 
     def poll(self) -> None:
-        """Take what has come, without waiting."""
+        """Receive completed copies, without waiting."""
         with telling("look for finished work through wgpu"):
             poll(self._device, False)
             self.staging.collect()
 
     def wait_for(self, staging_buffer: StagingBuffer) -> None:
-        """Submit if need be, and wait until the staging buffer has data, or a problem."""
+        """Submit if necessary, and wait until the staging buffer has data, or a problem."""
         if not staging_buffer.submission:
             self.flush()
         if staging_buffer.mapping is not None:
@@ -204,11 +207,11 @@ class Stream:
         return self._staging
 
     def _create(self, nbytes: int, usage: int) -> Any:
-        """A buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
+        """Create a buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
         return self._device.create_buffer(size=min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length())), usage=usage)
 
     def copy(self, source: object, source_offset: int, target: object, target_offset: int, nbytes: int) -> None:
-        """Between buffers; within one and the same, which wgpu does not do, in pieces through another one."""
+        """Copy between buffers. wgpu does not copy within one buffer, so such copies go in pieces through another buffer."""
         with telling("copy device memory through wgpu"):
             if source is not target:
                 self.commands().copy_buffer_to_buffer(source, source_offset, target, target_offset, nbytes)
@@ -221,7 +224,7 @@ class Stream:
                 self.commands().copy_buffer_to_buffer(self._between, 0, target, target_offset + start, size)
 
     def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
-        """A 32-bit pattern."""
+        """Fill a buffer with a 32-bit pattern."""
         with telling("fill device memory through wgpu"):
             if word == 0:
                 self.commands().clear_buffer(buffer, offset, nbytes)
@@ -231,10 +234,13 @@ class Stream:
             for start in range(0, nbytes, pattern.size):
                 self.commands().copy_buffer_to_buffer(pattern, 0, buffer, offset + start, min(pattern.size, nbytes - start))
         if self._pattern is not before:
-            self.hold(2 * pattern.size)  # with the data that is written to it
+            self.hold(2 * pattern.size)  # With the data that is written to it.
 
     def _pattern_of(self, word: int, nbytes: int) -> Any:
-        """A buffer full of ``word``, of ``nbytes`` if that is not much. A new one for each word: work under way may read the old one."""
+        """Return a buffer filled with ``word``, of ``nbytes`` if that is not much.
+
+        A new word gets a new buffer: pending work may read the old one.
+        """
         size = min(_PATTERN_BYTES, 1 << max(nbytes - 1, 255).bit_length())
         if self._pattern is None or self._pattern[0] != word or self._pattern[1].size < size:
             pattern = self._device.create_buffer(size=size, usage=_COPIES)
@@ -256,7 +262,7 @@ class BufferReadback:
         self._nbytes = nbytes
 
     def poll(self) -> bytes | None:
-        """The bytes if they are there. Raises the buffer's problem."""
+        """Return the bytes if they have arrived. Raises the buffer's problem."""
         staging_buffer = self._staging
         if staging_buffer.mapping is not None:
             self._stream.poll()

@@ -17,7 +17,8 @@ _USAGE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
 
 
 class WgpuTimer(QueryTimer):
-    """A `TaskTimer`. ``driver``: the device of wgpu. ``launch``: that of our device. A pair of queries for each task, and one more."""
+    """A `TaskTimer` of wgpu. ``driver``: the device of wgpu. ``launch``: our device's method. It uses a pair of queries for each task, and
+    one more."""
 
     def __init__(self, device: Any, driver: Any, stream: Stream, launch: Any) -> None:
         super().__init__(device, _TASKS)
@@ -30,7 +31,7 @@ class WgpuTimer(QueryTimer):
             self._queries = driver.create_query_set(type="timestamp", count=2 * _TASKS + 2)
             self._results = driver.create_buffer(size=16 * (_TASKS + 1), usage=_USAGE)
         self._period = float(lib.wgpuQueueGetTimestampPeriod(handle(driver.queue)))
-        self._first = 0  # the tick that marks are relative to
+        self._first = 0  # The tick that times are relative to.
 
     def _split(self, executable: Any) -> list[Any]:
         return [type(executable)((task,), executable.arguments) for task in executable.tasks]

@@ -1,4 +1,7 @@
-"""Bytes between host and wgpu device. wgpu moves whole words: where a range begins or ends within one, more is read and written."""
+"""Transfers between host and wgpu device.
+
+wgpu moves whole words: where a range begins or ends within a word, the whole word is transferred.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ from spirograd.runtime.devices.wgpu.stream import BufferReadback, Stream
 
 
 class WgpuTransfers:
-    """See `streamed.DeviceTransfers`. ``count_wait`` notes a wait on the device."""
+    """The transfers of wgpu, see `streamed.DeviceTransfers`. ``count_wait`` counts a wait on the device."""
 
     def __init__(self, stream: Stream, count_wait: Callable[[], None]) -> None:
         self._stream = stream
         self._count_wait = count_wait
 
     def upload(self, memory: Place, offset: int, data: memoryview) -> None:
-        """At ragged ends the words that are there are read first."""
+        """Copy host bytes to the device. Words at ragged ends are read first."""
         end = offset + len(data)
         first, last = offset // 4 * 4, -(-end // 4) * 4
         if (first, last) != (offset, end):
-            whole = bytearray(last - first)
+            words = bytearray(last - first)
             self._count_wait()
             edges = {(first, first + 4), (last - 4, last)}
             for begin, stop in edges:
-                self._stream.read(memory.buffer, memory.at(begin, 4), memoryview(whole)[begin - first : stop - first])
-            whole[offset - first : end - first] = data
-            offset, data = first, memoryview(whole)
+                self._stream.read(memory.buffer, memory.at(begin, 4), memoryview(words)[begin - first : stop - first])
+            words[offset - first : end - first] = data
+            offset, data = first, memoryview(words)
         at = memory.at(offset, len(data))
         self._stream.write(memory.buffer, at, data)
 
@@ -37,10 +40,10 @@ class WgpuTransfers:
             at = memory.at(offset, len(out))
             self._stream.read(memory.buffer, at, out)
             return
-        whole = memoryview(bytearray(last - first))
-        at = memory.at(first, len(whole))
-        self._stream.read(memory.buffer, at, whole)
-        out[:] = whole[offset - first : end - first]
+        words = memoryview(bytearray(last - first))
+        at = memory.at(first, len(words))
+        self._stream.read(memory.buffer, at, words)
+        out[:] = words[offset - first : end - first]
 
     def read_async(self, memory: Place, offset: int, nbytes: int) -> BufferReadback:
         return self._stream.read_async(memory.buffer, memory.at(offset, nbytes), nbytes)
@@ -50,7 +53,7 @@ class WgpuTransfers:
         self._stream.fill(memory.buffer, at, nbytes, word)
 
     def copy(self, target: Place, target_offset: int, source: Place, source_offset: int, nbytes: int) -> None:
-        """Ragged ranges go through the host."""
+        """Copy between buffers. Ragged ranges go through the host."""
         if target_offset % 4 or source_offset % 4 or nbytes % 4:
             data = memoryview(bytearray(nbytes))
             self._count_wait()

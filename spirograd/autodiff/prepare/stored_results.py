@@ -1,4 +1,4 @@
-"""Calls whose results the kernel leaves in memory become loads: a gradient runs after its kernel, and must not do again what they did."""
+"""Calls whose results the kernel leaves in memory become loads: a gradient runs after its kernel, and must not repeat their effects."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from spirograd.ir.nodes import Kernel, MemoryCall, Op, Ref, called, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 
 
-def found_results(kernel: Kernel) -> Kernel:
-    """``kernel`` with each call that says where its result is found (`MemoryCall.found_in`) as a load from there.
+def load_stored_results(kernel: Kernel) -> Kernel:
+    """Return ``kernel`` with each call whose result memory holds (`MemoryCall.found_in`) as a load from there.
 
-    Raises SpirogradUnsupportedError if the kernel reads other memory that such a call changes: it would find what is there afterwards.
+    Raises SpirogradUnsupportedError if the kernel reads other memory that such a call changes: the gradient would read its state
+    afterwards.
     """
     calls = _calls(kernel)
     if not calls:
@@ -19,14 +20,14 @@ def found_results(kernel: Kernel) -> Kernel:
     rewriter = _FoundResults()
     functions = [f.with_body(rewriter.region(f.body)) for f in kernel.functions]
     body = rewriter.region(kernel.body)
-    made = kernel.with_body(body, called(functions, (body,)))
-    _refuse_reads(made, {ref for call in calls for effect, ref in call.accesses if effect != "read" and ref != call.found_in})
-    return made
+    loading = kernel.with_body(body, called(functions, (body,)))
+    _refuse_reads(loading, {ref for call in calls for effect, ref in call.accesses if effect != "read" and ref != call.found_in})
+    return loading
 
 
 def refuse_saving(kernel: Kernel, value: Op) -> None:
-    """Raise SpirogradUnsupportedError if ``kernel``, which would have to save ``value`` as it runs, has such calls: the kernel that saves
-    is made from the one in which they are loads, and would activate nothing."""
+    """Raise SpirogradUnsupportedError if ``kernel``, which would have to save ``value`` as it runs, has such calls. The kernel that saves
+    is derived from the one in which they are loads, and would activate nothing."""
     if _calls(kernel):
         problem = "the kernel activates cells, and cannot also save this value, which its gradient needs and which is gone afterwards"
         raise SpirogradUnsupportedError(problem, value.loc, "activate the cells, or append the entries, in a kernel of their own")
