@@ -49,7 +49,7 @@ from spirograd.runtime.generations import OwnWrites
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
-from spirograd.runtime.native.launch_preparation import kind_numbers, packed
+from spirograd.runtime.native.array_words import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
 from spirograd.runtime.pools import Extent, Pool, PoolPlan
 from spirograd.runtime.stream_order import Order

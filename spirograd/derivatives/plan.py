@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from spirograd.base.arguments import Arguments
+from spirograd.base.arguments import Arguments, PreparedLaunch
 from spirograd.base.artifact import AdstackLoop
 from spirograd.base.device import CallsNatively
 from spirograd.base.errors import render
@@ -13,7 +13,6 @@ from spirograd.base.records import dataclass
 from spirograd.base.validity import Record
 from spirograd.runtime.adstack_heap import AdstacksTooLarge, HeapPlan
 from spirograd.runtime.launcher import LaunchPlan
-from spirograd.runtime.native.launch_preparation import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class DerivativePlan(ABC):
         except AdstacksTooLarge as error:
             raise self._located(error) from None
 
-    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> Prepared:
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
         """Return `LaunchPlan.prepared`, after a launch: for others whose adstacks have the sizes of that one."""
         return self.main.prepared(native, arguments, record)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spirograd.base.arguments import Arguments, ArrayBinding
+from spirograd.base.arguments import Arguments, ArrayBinding, PreparedLaunch
 from spirograd.base.artifact import AdstackSizing
 from spirograd.base.device import CallsNatively, Readback
 from spirograd.base.dtypes import storage
@@ -26,7 +26,6 @@ from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.freshness import Freshness, Key
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher, LaunchPlan
-from spirograd.runtime.native.launch_preparation import Prepared
 
 
 class SizedPlan(DerivativePlan):
@@ -65,7 +64,7 @@ class SizedPlan(DerivativePlan):
             self._launch_sized(arguments, drawn, resized)
             self._state = state
 
-    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> Prepared:
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
         """See `DerivativePlan`."""
 
         def steps(into: StepRecorder) -> None:
@@ -268,7 +267,7 @@ class DeviceSized(SizedPlan):
     def _entries(self, arguments: Arguments, drawn: int | None, reused: bool) -> tuple[int, ...]:
         return self._read(self._size_array) if reused else self._count(arguments, drawn)
 
-    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> Prepared:
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
         """See `DerivativePlan`. Raises NotPrepared unless the sizes have arrived at the host."""
         if native.on_host or not self._certain or self._readback is not None:
             raise NotPrepared

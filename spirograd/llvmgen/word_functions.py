@@ -12,7 +12,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Protocol, TypeVar
 
@@ -122,8 +123,7 @@ class _Translator:
     def function(self, tree: ast.FunctionDef, exported: bool) -> str:
         assert tree.returns is not None, tree.name
         self._result = _RESULTS[_text(tree.returns)]
-        stored = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        self._changing = {name for name in stored if stored.count(name) > 1}
+        self._changing = {name for name, count in Counter(_assigned(tree.body)).items() if count > 1}
         self._values = {argument.arg: ("i64", f"%{argument.arg}") for argument in tree.args.args}
         if not self._block(tree.body):
             self._emit("ret void")
@@ -316,6 +316,17 @@ class _Translator:
 
     def _jump(self, condition: str, yes: str, no: str) -> None:
         self._emit(f"br i1 {condition}, label %{yes}, label %{no}")
+
+
+def _assigned(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """Return the names that statements assign, as often as they do. Expressions, the larger part of a tree, assign none."""
+    for s in statements:
+        for target in s.targets if isinstance(s, ast.Assign) else [s.target] if isinstance(s, ast.For) else ():
+            if isinstance(target, ast.Name):
+                yield target.id
+        if isinstance(s, (ast.For, ast.If, ast.While)):
+            yield from _assigned(s.body)
+            yield from _assigned(s.orelse)
 
 
 def _text(node: ast.AST) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spirograd.base import validity
-from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments
+from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
@@ -32,7 +32,6 @@ from spirograd.runtime.allocations import Memory
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
-from spirograd.runtime.native.launch_preparation import LaunchSteps, Prepared
 from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation, Scalar
 
 _NO_SIZES = AdstackSizes()
+_NO_WORDS: tuple[tuple[int, ...], None] = ((), None)
 _Part = tuple["Allocation | None", str]  # Memory, None for memory of other libraries, and the part of it.
 _PLANS_KEPT = 16  # By a kernel with adstacks.
 
@@ -143,6 +143,7 @@ class LaunchPlan:
         "_launch",
         "_launcher",
         "_limited",
+        "_locked",
         "_next",
         "_numbered",
         "_pack",
@@ -181,6 +182,7 @@ class LaunchPlan:
         self._results = _record(compiled, self._first_result)
         self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
         self._count = build_counter(compiled) if compiled.adstacks else None
+        self._locked = self._count is not None or self._temps is not None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # The inputs by which the adstacks were placed.
@@ -214,39 +216,99 @@ class LaunchPlan:
         if self._last_numbers is not None:
             self._last_numbers[get_ident()] = number
 
-    def launch(self, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES, drawn: int | None = None) -> tuple[Scalar, ...] | None:
+    def launch(
+        self, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES, drawn: int | None = None, number: int | None = None
+    ) -> tuple[Scalar, ...] | None:
         """Run the kernel. Return at once, unless the kernel returns values; then wait and return them.
 
-        ``sizes``: the sizes of its adstacks. ``drawn``: the `last_number` of a launch whose random numbers this launch draws again. Raises
+        ``sizes``: the sizes of its adstacks. ``drawn``: the `last_number` of a launch whose random numbers this launch draws again.
+        ``number``: the number of the launch, if the caller has taken the locks that the kernel needs. Raises
         SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if the adstacks do not fit,
         SpirogradRuntimeError for an index space that is too large.
         """
-        if self._limited is not None:
-            self._limited(arguments.scalars, arguments.arrays)
-        if self._reports:
-            return self._launch_reporting(arguments, sizes, drawn)
-        number = self._next()
+        if number is None:
+            if self._limited is not None:
+                self._limited(arguments.scalars, arguments.arrays)
+            if self._reports:
+                return self._launch_reporting(arguments, sizes, drawn)
+            if self._locked:
+                self._launch_locked(arguments, sizes, drawn)
+                return None
+            number = self._next()
         if drawn is None:
             drawn = self._last_number = number
             if self._last_numbers is not None:
                 self._last_numbers[get_ident()] = number
-        if self._count is not None:
-            with self._launcher.lock:  # The adstacks of a launch lie where those of an earlier one were.
-                self._send(number, drawn, arguments, sizes)
-            return None
-        if self._temps is None:
-            self._send(number, drawn, arguments)
-            return None
-        with self._exclusive:  # The CPU runs launches of several threads at once, and the temporaries hold the values of one.
-            self._send(number, drawn, arguments)
+        scalars, arrays, trees = arguments.scalars, arguments.arrays, arguments.trees
+        words, adstack_counts = _NO_WORDS if self._count is None else self._adstack_words(arguments, sizes)
+        try:
+            block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
+        except (struct.error, OverflowError):
+            arguments = self._fitted(arguments, words)
+            block, counts = self._pack(arguments.scalars, arrays, trees, number, drawn, words)
+        if adstack_counts is not None:
+            counts = adstack_counts
+        recorder = None if graph_recording.current is None else graph_recording.active()
+        try:
+            if recorder is None and stream_order.active is None:
+                self._launch(self.executable, block, counts)
+            else:
+                self._launch_in_order(recorder, block, counts, arguments)
+        finally:  # A launch that fails may have written.
+            for index, part in self._trees_written:
+                trees[index].generations[part] = now = tick()  # Does the same as `generations.write`, without the call.
+                if observed:
+                    observe(now)
+            for index, allocation_of in self._arrays_written:
+                allocation = allocation_of(arrays[index])
+                if allocation is not None:
+                    allocation.generations[""] = now = tick()
+                    if observed:
+                        observe(now)
+        if recorder is not None:
+            self._note(recorder, block, drawn, Arguments.of(arguments.scalars, arrays, trees), words, counts)
         return None
 
-    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> Prepared:
+    def _launch_locked(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> None:
+        """Launch a kernel with adstacks, which lie where those of an earlier launch were, or with temporaries, which hold the values of one
+        launch, while the CPU runs launches of several threads at once."""
+        number = self._next()
+        with self._exclusive if self._count is None else self._launcher.lock:
+            self.launch(arguments, sizes, drawn, number)
+
+    def _adstack_words(self, arguments: Arguments, sizes: AdstackSizes) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+        """Place the adstacks of a launch. Return the words that describe them, and the counts of iterations."""
+        assert self._count is not None
+        plan = self._heap_plan_for(self._count(arguments.scalars, arguments.arrays), sizes)
+        words, counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
+        if self._places is not None:
+            if words != self._placement["words"]:
+                self._placement["words"] = words
+            elif not sizes.resized and not self._claimed:
+                counts = self._placed(counts, self._places)
+        return words, counts
+
+    def _fitted(self, arguments: Arguments, words: tuple[int, ...]) -> Arguments:
+        """Return arguments that could not be packed, with scalars as their types hold them. Raises an error if that does not help."""
+        if any(tree.freed for tree in arguments.trees.values()):
+            raise SpirogradRuntimeError(
+                f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the kernel with that"
+            ) from None
+        fitted = Arguments.of(fit_scalars(self.compiled, arguments.scalars), arguments.arrays, arguments.trees)
+        try:
+            self._pack(fitted.scalars, fitted.arrays, fitted.trees, 0, 0, words)
+        except (struct.error, OverflowError) as error:
+            raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
+        return fitted
+
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> PreparedLaunch:
         """Return launches like one with these arguments, for compiled code.
 
         If the kernel has adstacks, the launches have the same inputs of their ``sizes`` and of the counts of iterations. Raises NotPrepared
         for launches that need more than packing and running.
         """
+        from spirograd.runtime.native.launch_preparation import LaunchSteps  # Many processes record no launch.
+
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
         if "seed" in kinds or code is None:
@@ -328,52 +390,6 @@ class LaunchPlan:
         """Handle reports after a launch by compiled code. Raises the kernel's errors."""
         self._launcher.diagnostics.record(number, self.compiled)
         self._launcher.synchronize()
-
-    def _send(self, number: int, drawn: int, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES) -> None:
-        scalars, arrays, trees = arguments.scalars, arguments.arrays, arguments.trees
-        words: tuple[int, ...] = ()
-        adstack_counts = None
-        if self._count is not None:
-            plan = self._heap_plan_for(self._count(scalars, arrays), sizes)
-            words, adstack_counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
-            if self._places is not None:
-                if words != self._placement["words"]:
-                    self._placement["words"] = words
-                elif not sizes.resized and not self._claimed:
-                    adstack_counts = self._placed(adstack_counts, self._places)
-        try:
-            block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
-        except (struct.error, OverflowError):
-            if any(tree.freed for tree in trees.values()):
-                raise SpirogradRuntimeError(
-                    f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the "
-                    "kernel with that"
-                ) from None
-            scalars = fit_scalars(self.compiled, scalars)
-            try:
-                block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
-            except (struct.error, OverflowError) as error:
-                raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
-        recorder = None if graph_recording.current is None else graph_recording.active()
-        try:
-            if recorder is None and stream_order.active is None:
-                self._launch(self.executable, block, counts if adstack_counts is None else adstack_counts)
-            else:
-                self._launch_in_order(recorder, block, counts if adstack_counts is None else adstack_counts, arguments)
-        finally:  # A launch that fails may have written.
-            for index, part in self._trees_written:
-                trees[index].generations[part] = now = tick()  # Does the same as `generations.write`, without the call.
-                if observed:
-                    observe(now)
-            for index, allocation_of in self._arrays_written:
-                allocation = allocation_of(arrays[index])
-                if allocation is not None:
-                    allocation.generations[""] = now = tick()
-                    if observed:
-                        observe(now)
-        if recorder is not None:
-            packed = Arguments.of(scalars, arrays, trees)
-            self._note(recorder, block, drawn, packed, words, counts if adstack_counts is None else adstack_counts)
 
     def _written(self, arguments: Arguments, indices: Container[int] = range(sys.maxsize)) -> Iterator[tuple[dict[str, int], str]]:
         """Return the generations that a launch increases, with their parts: those of trees, and of array arguments among ``indices``."""
@@ -506,14 +522,12 @@ class LaunchPlan:
             if launcher.diagnostics.full:
                 launcher.synchronize()
             number = self._next()
-            if drawn is None:
-                drawn = self.last_number = number
             if self.diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
             pools = {tree.pool for tree in arguments.trees.values() if tree.pool is not None} if self._activates else ()
             for pool in pools:
                 pool.before_launch()
-            self._send(number, drawn, arguments, sizes)
+            self.launch(arguments, sizes, drawn, number)
             for pool in pools:
                 pool.after_launch()
             if not self.compiled.returns:

@@ -7,22 +7,25 @@ does not hold until it learns it. If it has relied on the opposite before, the k
 from __future__ import annotations
 
 import ast
-from typing import NamedTuple
 
+from spirograd.base.records import dataclass
 from spirograd.lang.data.nodes import SNode
 
 
-class Deactivates(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Deactivates:
     """The kernel deactivates cells, so that the cell which a loop visits, or which was activated before, may be inactive."""
 
 
-class HoldsCells(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HoldsCells:
     """No write of the kernel activates cells of ``node``."""
 
     node: SNode
 
 
-class Changes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Changes:
     """A call changes the variable that its ``argument`` names."""
 
     argument: ast.expr

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Scalar
 
 
-class Signature(tuple[Any, ...]):
+class Signature(tuple[object, ...]):
     """The properties of an array that the compiled code depends on.
 
     There is one object for all arrays with the same properties (see `_signature`), so that launches look up their keys without hashing
@@ -285,12 +285,12 @@ class TemplateParameter(Parameter):
 
     def __init__(self, name: str, kernel: str) -> None:
         super().__init__(name, kernel)
-        self.types_by_identity: set[type] = set()
+        self.types_by_identity: set[object] = set()
 
     def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        kind: Any = type(value)
+        kind: object = type(value)
         if compared_by_identity(kind):
             self.types_by_identity.add(kind)
         return fingerprint(value)

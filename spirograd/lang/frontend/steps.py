@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.validity import NotPrepared, StepRecorder
@@ -34,7 +35,8 @@ Flat = tuple[tuple["Scalar", ...], tuple["Place | None", ...]]
 Pack = Callable[[Sequence[object], "Session", "Packer"], Flat]
 
 
-class External(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class External:
     """A parameter that takes arrays of other libraries, with elements of ``type``. ``label``: the name of the parameter in errors."""
 
     type: NdarrayType

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,9 @@ from spirograd.runtime.devices import cpu_pool, memory_faults
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 from spirograd.runtime.devices.cpu_timer import CpuTimer
-from spirograd.runtime.native import launch_function
+
+if TYPE_CHECKING:
+    from spirograd.runtime.native import launch_function
 
 _ALIGNMENT = 256
 # Allocations of this size or more have pages of their own, zeroed on first access and returned to the system when freed.
@@ -237,6 +239,9 @@ class CpuDevice:
         return CpuTimer(self._pool)
 
     def native_code(self) -> launch_function.Code | None:
+        """See `CallsNatively`."""
+        from spirograd.runtime.native import launch_function  # Many processes record no launch.
+
         return launch_function.code(self._cache)
 
     def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,19 +16,16 @@ from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native import object_layout
+from spirograd.runtime.native.array_words import PACKED, ROLES
 from spirograd.runtime.native.launch_code import BEFORE, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
 
-# The attribute of an ndarray with the description for launches: see `packed`.
-PACKED = "_sg_packed"
-ROLES = ("primal", "grad", "dual", "grad_dual")
 _FIRST_ADDRESS = 8
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
 _I64_MOST = 2**63 - 1
 _MOST_ELEMENTS = 2**31 - 1  # The most bytes of arrays whose indices have 32 bits.
 # The destination of scalars that the kernel does not use.
 _NOWHERE = MOST_BLOCK_BYTES - 8
-kind_numbers = itertools.count(1).__next__
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +39,6 @@ class Prepared:
     record: bytes
     objects: tuple[object, ...]
     about: tuple[Any, ...]
-
-
-def packed(kind: int, binding: Any) -> tuple[Any, ...]:
-    """Return the description of an ndarray for launches.
-
-    It consists of its words (``kind``, which stands for session and type; addresses by role, 0 where there is none; extents), and the
-    generations of the memory of each role.
-    """
-    addresses = (binding.address, binding.grad_address, binding.dual_address, binding.grad_dual_address)
-    words = struct.pack(f"<q{len(ROLES)}Q{len(binding.shape)}q", kind, *addresses, *binding.shape)
-    owners = (binding.allocation, binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation)
-    return words, *({} if owner is None else owner.generations for owner in owners)
 
 
 class LaunchSteps:

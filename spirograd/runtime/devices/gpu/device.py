@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base import validity
 from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
@@ -41,7 +41,9 @@ from spirograd.runtime.devices.gpu.transfer import GpuTransfers
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
-from spirograd.runtime.native import launch_function
+
+if TYPE_CHECKING:
+    from spirograd.runtime.native import launch_function
 
 # Tasks with at least this number of operations per invocation, without loops, run faster in few invocations that stride, because starting
 # an invocation takes some operations. H200, 128M f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367
@@ -354,6 +356,8 @@ class GpuDevice(StreamedDevice):
 
     def native_code(self) -> launch_function.Code | None:
         """See `CallsNatively.native_code`."""
+        from spirograd.runtime.native import launch_function  # Many processes record no launch.
+
         return launch_function.code(self._cache)
 
     def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry | None:
