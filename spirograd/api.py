@@ -72,7 +72,7 @@ def available_archs() -> list[str]:
 
 
 @one_at_a_time
-def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
+def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Start a session on a back end, and end the previous session.
 
     ``arch``: a back end, such as `cpu`, `cuda`, `vulkan` or `interpreter` (`available_archs` returns those that work here), or a list like
@@ -151,7 +151,7 @@ def sync() -> None:
 class _CurrentConfig:
     """The options of the running session."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("_"):  # no option begins so; tools that inspect objects look up such names without a session
             raise AttributeError(name)
         options = context.session().cfg

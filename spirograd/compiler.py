@@ -102,7 +102,7 @@ def compile_kernel(
     caps: Capabilities,
     options: CompileOptions,
     key: str | None = None,
-    on_op: Callable[[Op, Any], None] | None = None,
+    on_op: Callable[[Op, object], None] | None = None,
     generate: bool = True,
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.

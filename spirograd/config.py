@@ -135,7 +135,7 @@ def _ignored(name: str, value: object) -> None:
         logger.debug("option %s=%r needs no setting and is ignored", name, value)
 
 
-def _converted(name: str, value: Any, default: Any) -> Any:
+def _converted(name: str, value: Any, default: Any) -> object:
     """Convert ``value`` to the type of the option; text comes from the environment."""
     if isinstance(default, DType):
         if isinstance(value, str):

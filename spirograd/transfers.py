@@ -111,7 +111,7 @@ class Transfers:
             return tensor.grad
 
     def _bind(
-        self, value: Any, element_shape: tuple[int, ...], label: str, index: int | None
+        self, value: object, element_shape: tuple[int, ...], label: str, index: int | None
     ) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it. ``index``: of the argument by which it may write
         there, None if it only reads."""

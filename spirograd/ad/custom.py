@@ -41,7 +41,7 @@ def _aside(function: F, replaced: bool) -> F:
         )
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         recorder = context.recorder()
         if recorder is None:
             return function(*args, **kwargs)
@@ -86,7 +86,7 @@ def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
     return decorate
 
 
-def checkpoint(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+def checkpoint(function: Callable[..., R], *args: object, **kwargs: object) -> R:
     """Call ``function(*args, **kwargs)``. A tape does not keep what its launches overwrite; in the reverse pass they run again, and are
     recorded only then. So a tape takes the memory of one such call at a time, and what the memory that it uses held before each call.
 

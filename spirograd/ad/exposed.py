@@ -149,7 +149,7 @@ class WrittenTensors:
             _call(self._on_write, tensor, changed)
 
 
-def _call(method: weakref.WeakMethod[Callable[..., None]], *args: Any) -> None:
+def _call(method: weakref.WeakMethod[Callable[..., None]], *args: object) -> None:
     call = method()
     if call is not None:
         call(*args)

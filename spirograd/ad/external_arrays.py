@@ -12,7 +12,7 @@ from spirograd.base.protocols import Allocation, Place
 from spirograd.lang.data import numpy_transfer
 
 
-def device_copy(session: Any, array: Any, binding: Place) -> Allocation:
+def device_copy(session: Any, array: object, binding: Place) -> Allocation:
     """Return an allocation with a copy of what a launch with this binding works on."""
     nbytes = nbytes_of(array)
     copy: Allocation = session.memory.allocate(max(nbytes, 1))
@@ -23,7 +23,7 @@ def device_copy(session: Any, array: Any, binding: Place) -> Allocation:
     return copy
 
 
-def put_back(copy: Allocation, array: Any, binding: Place) -> None:
+def put_back(copy: Allocation, array: object, binding: Place) -> None:
     """Set what a launch with this binding works on to the contents of a `device_copy`."""
     nbytes = nbytes_of(array)
     if nbytes and binding.allocation is not None:
@@ -32,7 +32,7 @@ def put_back(copy: Allocation, array: Any, binding: Place) -> None:
         copy.read_into(0, numpy_transfer.bytes_of(_on_host(array).reshape(-1)))  # contiguous: else the launch worked on a copy
 
 
-def host_copy(array: Any, binding: Place) -> numpy_transfer.Array:
+def host_copy(array: object, binding: Place) -> numpy_transfer.Array:
     """Return what a launch with this binding left, before it is copied back to the array. Waits for the launch."""
     copy = np.array(_on_host(array), order="C")
     if binding.allocation is not None and copy.nbytes:

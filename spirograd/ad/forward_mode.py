@@ -83,7 +83,7 @@ class FwdMode(ProgramRecorder, NearNames):
             self.param.dual.fill(0.0)
             self._exposed = None
 
-    def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
+    def aside(self, function: Callable[[], object], replaced: bool) -> Any:
         """Run ``function``, which is left out of differentiation: its values have no tangents. ``replaced``: it has a gradient for
         reverse mode, which means nothing here.
         """
@@ -93,7 +93,7 @@ class FwdMode(ProgramRecorder, NearNames):
         finally:
             self._mode = before
 
-    def read_numbers(self, memory: FieldOrArray, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """Return the numbers ``values`` of the element at ``key`` of ``memory`` as such that cannot be used; ``location``: the line."""
         followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
         return self._numbers.of(values, location()) if followed else values
@@ -208,7 +208,7 @@ def memory_key(ref: MemoryRef, packer: Packer) -> Key:
     return ("host array", host) if host else ("array", binding.address)
 
 
-def _check(memory: Any, what: str) -> None:
+def _check(memory: object, what: str) -> None:
     """Raise unless ``memory`` is one field or array with a dual."""
     if not isinstance(memory, (ScalarField, Ndarray)):
         several = "; several losses are a list" if what == "loss" else "; differentiate by several at once by putting them into one"
@@ -218,7 +218,7 @@ def _check(memory: Any, what: str) -> None:
         raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no dual", None, hint))
 
 
-def _seed(param: Any, seed: Any) -> Any:
+def _seed(param: Any, seed: Any) -> object:
     """Return the seed as an array of the shape of ``param``."""
     shape = (*param.shape, *param.element_shape)
     if seed is None:

@@ -145,7 +145,7 @@ class _Check:
         self.gradient.launch(packer, adjoint, None)
         return {key: m.read_gradient().astype(np.float64) for key, m in self.active.items()}
 
-    def _key(self, ref: FieldRef | ArrayRef) -> Any:
+    def _key(self, ref: FieldRef | ArrayRef) -> object:
         return ref.arg if isinstance(ref, ArrayRef) else ref
 
     # --- finite differences ----------------------------------------------------------------------------------------------

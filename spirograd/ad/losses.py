@@ -79,7 +79,7 @@ class _Left:
     """A loss whose gradient a tape left as 1; the version of the gradient at that time, how to find its version, and the tape's thread."""
 
     storage: weakref.ref[Any]
-    version: Any
+    version: object
     version_of: Callable[[Any], Any]
     thread: threading.Thread
 

@@ -31,11 +31,11 @@ class KernelMemory:
     def read_gradient(self) -> Any:
         return _read(self.gradient)
 
-    def write_gradient(self, values: Any) -> None:
+    def write_gradient(self, values: object) -> None:
         _write(self.gradient, values)
 
 
-def memories_of(kernel: KernelIR, specialization: Specialization, args: Sequence[Any]) -> dict[Any, KernelMemory]:
+def memories_of(kernel: KernelIR, specialization: Specialization, args: Sequence[object]) -> dict[Any, KernelMemory]:
     """Return all memory of ``kernel``, compiled as ``specialization``: by `FieldRef`, or by the number of the array argument."""
     memories: dict[Any, KernelMemory] = {}
     arrays = objects_of(specialization.steps, args)
@@ -61,7 +61,7 @@ def _gradient(storage: Any) -> Any:
     return storage.grad if storage.has_grad() else None
 
 
-def _read(storage: Any) -> Any:
+def _read(storage: Any) -> object:
     if isinstance(storage, np.ndarray):
         return storage.copy()
     if hasattr(storage, "data_ptr"):

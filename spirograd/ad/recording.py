@@ -214,7 +214,7 @@ class TapeRecording:
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)
 
-    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> Any:
+    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> object:
         """Return an array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: the line of the first of them."""
         session = context.session()
         if self._copy_memory is None:

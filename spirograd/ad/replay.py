@@ -16,7 +16,7 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
 
 
-def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization, args: Sequence[Any], returned: Any) -> None:
+def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization, args: Sequence[Any], returned: object) -> None:
     """Run the kernel again, which saves what it overwrites, then its reverse; afterwards memory holds what it held, but for gradients.
 
     Right if memory holds what it held before the kernel. Random numbers are those of the last launch.

@@ -39,7 +39,7 @@ _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
 
 
-def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
+def hvp(function: Callable[[], object], loss: Any, x: Any, v: Any) -> Any:
     """Return the Hessian of ``loss`` with respect to ``x``, times ``v``: a NumPy array of the shape of ``x``.
 
     ``function()`` runs the kernels that compute ``loss``, a field or array of one scalar, from ``x``. It runs them from the start, so it
@@ -81,14 +81,14 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
     return results[0] if single else results
 
 
-def _check(memory: Any, what: str) -> None:
+def _check(memory: object, what: str) -> None:
     if not isinstance(memory, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"`{what}` is a field or array, got {describe(memory)}")
     if not memory.has_grad():
         raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no gradient", None, "declare it with `needs_grad=True`"))
 
 
-def _direction(x: Any, v: Any) -> Any:
+def _direction(x: Any, v: Any) -> object:
     shape = (*x.shape, *x.element_shape)
     direction = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
     if direction.shape != shape:
@@ -137,7 +137,7 @@ class _Second(SpecializedDerivative):
         return replace(first, kernel=second.kernel)
 
 
-def tangents_of(session: Any, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
+def tangents_of(session: object, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
     """Return the kernel in forward mode, derived once. All memory with a gradient has duals already."""
     derivative: SpecializedDerivative | None = specialization.derivatives.get("tangents")
     if derivative is None:
@@ -145,7 +145,7 @@ def tangents_of(session: Any, kernel: Kernel, specialization: Specialization) ->
     return derivative
 
 
-def second_of(session: Any, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
+def second_of(session: object, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
     """Return the gradient of the kernel in forward mode, derived once. All memory with a gradient has duals already."""
     derivative: SpecializedDerivative | None = specialization.derivatives.get("second")
     if derivative is None:
@@ -174,7 +174,7 @@ class _Recorder(ProgramRecorder):
         self.exposed = Exposed(self._used, self._unseen_write)
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
-    def read_numbers(self, memory: FieldOrArray, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[object]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
@@ -199,7 +199,7 @@ class _Recorder(ProgramRecorder):
         self.events.append(self.launches[-1].reverse)
         return values
 
-    def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
+    def aside(self, function: Callable[[], object], replaced: bool) -> Any:
         what = "has a gradient of its own, which gives no second derivatives" if replaced else "is left out of differentiation"
         raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
 
@@ -238,7 +238,7 @@ class _Recorder(ProgramRecorder):
         elif changed.all():
             self.chain.forget(object_key(storage))
 
-    def _make_duals(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> None:
+    def _make_duals(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
         """Have tangents in all memory with gradients."""
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():

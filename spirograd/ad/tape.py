@@ -282,7 +282,7 @@ class Tape(FollowsNumbers, NearNames):
             self._constant[launch.memory(access)[0]] = (f"what {gradient.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
-    def _launch_aside(self, launch: Launch, exposed: Exposed) -> Any:
+    def _launch_aside(self, launch: Launch, exposed: Exposed) -> object:
         """Launch a kernel that is not recorded. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
         self._check_repeatable(launch)
@@ -453,7 +453,7 @@ class Tape(FollowsNumbers, NearNames):
         return self._check is not None
 
     def with_reverse(
-        self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False
+        self, function: Callable[[], object], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False
     ) -> Any:
         """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
         as of `run_aside`. See `Recorder`."""
@@ -477,7 +477,7 @@ class Tape(FollowsNumbers, NearNames):
         """See `Recorder`."""
         return Tape(clear_gradients=False)
 
-    def run_aside(self, function: Callable[[], Any], reverse: Callable[[], None] | None, saves: bool) -> Any:
+    def run_aside(self, function: Callable[[], object], reverse: Callable[[], None] | None, saves: bool) -> Any:
         """Run ``function``, whose launches are not recorded. ``reverse``: runs in their place when the tape is replayed.
 
         ``saves``: then it finds all memory that they use as they left it.
@@ -498,7 +498,7 @@ class Tape(FollowsNumbers, NearNames):
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result
 
-    def run_again(self, function: Callable[[], Any]) -> Any:
+    def run_again(self, function: Callable[[], object]) -> Any:
         """Run ``function``, whose launches run again in the reverse pass, to be recorded then. See `checkpoint`."""
         outer = self._steps.nested()
         if self._paused is not None or outer is None:

@@ -70,7 +70,7 @@ class TapeNumbers:
         return CallStep(reverse, {})
 
 
-def _usable(numbers: Sequence[Any], where: str) -> list[tuple[int, TracedNumber]]:
+def _usable(numbers: Sequence[object], where: str) -> list[tuple[int, TracedNumber]]:
     """Return the numbers that a tape follows, with their positions."""
     traced = [(k, number) for k, number in enumerate(numbers) if isinstance(number, TracedNumber) and number.is_open]
     for _, number in traced:
@@ -100,12 +100,12 @@ class FollowsNumbers(ProgramRecorder):
 
     follows_numbers = True
     _numbers: TapeNumbers
-    _paused: Any
+    _paused: object
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
     _active_outputs: set[Key]
 
-    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(self, memory: object, key: object, values: Sequence[object], location: Callable[[], object]) -> Sequence[Any]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
         if self._paused is not None or not is_followed(memory):
             return values
@@ -114,7 +114,7 @@ class FollowsNumbers(ProgramRecorder):
         return numbers
 
     def numbers_written(
-        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+        self, memory: object, key: object, component: int | None, numbers: Sequence[object], clear: Callable[..., None]
     ) -> Callable[..., None]:
         """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or one ``component`` of it, in place of
         ``clear``."""

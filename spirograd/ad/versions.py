@@ -196,7 +196,7 @@ class Saved:
         """Wait until the copy has left the device."""
         self._moved.wait()
 
-    def to_disk(self, files: Any) -> None:
+    def to_disk(self, files: object) -> None:
         """Have the copy go from the host to a file, once it is there."""
         self._moved.to_disk(files)
 
@@ -320,7 +320,7 @@ def field_memory(field: ScalarField) -> tuple[Key, ScalarField]:
     return ("field", storage.key), storage
 
 
-def first_of(key: Any) -> int | None:
+def first_of(key: object) -> int | None:
     """Return the first index of an element that the host writes at ``key``, None for all elements."""
     first = key[0] if isinstance(key, tuple) and key else key
     return first if isinstance(first, int) else None

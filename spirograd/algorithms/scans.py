@@ -51,7 +51,7 @@ def _adjoint(table: dict[str, Any], op: Any, name: str) -> Any:
     return table[op]
 
 
-def _operation(op: object) -> Any:
+def _operation(op: object) -> object:
     if isinstance(op, str):
         if op not in NAMED:
             raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(NAMED)}, or an associative `@sg.func`")
@@ -74,7 +74,7 @@ def inclusive_scan(x: Array, out: Array | None = None, op: object = "add") -> No
     _scan_of_user(x, target, n, op, None, "inclusive_scan")
 
 
-def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start: Any = None) -> None:
+def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start: object = None) -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``, the identity of ``op``.
 
     ``start`` may be omitted for operations with names. Raises SpirogradValueError if it is missing for a function, or if it does not fit

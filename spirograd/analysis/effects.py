@@ -92,7 +92,7 @@ def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
 
 
 def regions_overlap(a: tuple[str, Hashable], b: tuple[str, Hashable]) -> bool:
-    """Whether two regions of memory (`region_of`) may have bytes in common."""
+    """Return whether two regions of memory (`region_of`) may have bytes in common."""
     return a == b or {a[0], b[0]} == {"array", "tree"}
 
 

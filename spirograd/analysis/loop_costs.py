@@ -1,4 +1,5 @@
-"""What the compiler decides about loops of the CPU, and from which estimates. None of it changes what a loop computes.
+"""Cost models of loops of the CPU: the decisions of the compiler, and the estimates that they are made from. None changes what a loop
+computes.
 
 Each decision is a function of this file, or of the pass that takes the number, and each number is a constant of this file:
 
@@ -7,13 +8,13 @@ Each decision is a function of this file, or of the pass that takes the number, 
 | whether to wake the workers, and for how large chunks | `cost_of` | weights of the operations, trip counts |
 | a variant without atomics | `gains_without_atomics` | `cost_of` with atomics and without |
 | rows for a loop over several axes | `rows_are_long` | the last extent, if it is constant |
-| lanes of vectors, made by `vectorise` | `lockstep` | arithmetic against accesses that are not contiguous, by weights |
+| lanes of vectors, built by `vectorise` | `vector_plan` | arithmetic against accesses that are not contiguous, by weights |
 | groups of lanes that share a value | `MOST_GROUPS` | the number of groups |
 | a list of the iterations that pass a guard | `GUARD_STRIP` | the number of iterations that are tested together |
 | scalar iterations, where LLVM would vectorise | `prefers_scalar_iterations` | wide accesses against arithmetic |
 | loops of their own for the edges of rows | `is_worth_copying`, `EDGE_MARGIN` | operations; distance of conditions from the ends |
 | stores past the caches | `bypasses_caches` | bytes written, alignment; operations of the body |
-| stages of a large body | `is_large`, `cuts`, `block_of` | operations, values that cross, bytes that these take on the stack |
+| partitions of a large body | `is_large`, `cuts`, `block_of` | operations, values that cross, bytes that these take on the stack |
 | functions for parts of large code | `is_large_operation`, `cuts` | operations, and how many of them are branches |
 """
 
@@ -34,33 +35,33 @@ from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
 
 # --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------
 
-# Units: roughly one scalar instruction. What is not listed counts 1; operations that are no instruction count 0.
+# Units: roughly one scalar instruction. Operations that are not listed count 1; operations that are no instruction count 0.
 _WEIGHTS = {
     **dict.fromkeys((ops.const, ops.result, ops.thread_slot, ops.slot, ops.bitcast), 0),
     **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
     **dict.fromkeys(ops.ELEMENTARY, 25),
-    **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles in which nothing else goes on
+    **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles without overlap
     ops.barrier: 20,
     **dict.fromkeys((ops.extract, ops.insert), 3),
 }
 # An atomic as a load, an operation and a store.
 _UPDATE = 10
-# Iterations assumed of a loop whose bounds are not constants: rather many, because waking workers for nothing costs microseconds, leaving
-# them asleep may cost any amount.
+# The assumed trip count of a loop whose bounds are not constants. It is high, because waking workers without need costs microseconds, but
+# leaving them asleep may cost any amount.
 _UNKNOWN_TRIPS = 256
-# Beyond this every launch is worth distributing anyway; keeps products far from overflow.
+# The limit of estimates. Beyond it every launch is distributed; it keeps products far from overflow.
 _LIMIT = 1 << 24
 
 
 def trips(op: Op) -> int:
-    """The trip count of the loop ``op``, or a guess."""
+    """Return the trip count of the loop ``op``, or an estimate."""
     if op.code is ops.for_ and op.args[0].code is ops.const and op.args[1].code is ops.const:
         return max(int(op.args[1].attr) - int(op.args[0].attr), 0)
     return _UNKNOWN_TRIPS
 
 
 def costs_of_calls(kernel: Kernel) -> dict[str, int]:
-    """Units of work of a call of each function of ``kernel``."""
+    """Return the units of work of a call of each function of ``kernel``."""
     calls: dict[str, int] = {}
     for function in kernel.functions:
         calls[function.name] = cost_of(function.body, calls)
@@ -68,8 +69,8 @@ def costs_of_calls(kernel: Kernel) -> dict[str, int]:
 
 
 def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False) -> int:
-    """Units of work of running ``region`` once (at least 1); both branches of an `if` count. ``calls``: those of functions (see
-    `costs_of_calls`). ``uncontended``: as if no update were atomic."""
+    """Return the units of work of running ``region`` once (at least 1); both branches of an `if` count. ``calls``: the work of functions
+    (see `costs_of_calls`). ``uncontended``: whether no update is atomic."""
     total = 0
     for op in region.ops[:-1]:
         code = op.code
@@ -78,7 +79,7 @@ def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False)
             work = sum([cost_of(r, calls, uncontended) for r in op.regions])
             total += work * trips(op) if code in (ops.for_, ops.while_) else work
         elif code in (ops.call, ops.call_memory):
-            total += calls.get(callee_of(op) or "", _LIMIT)  # those that are not known yet call themselves
+            total += calls.get(callee_of(op) or "", _LIMIT)  # recursive functions are not known yet
     return min(max(total, 1), _LIMIT)
 
 
@@ -89,7 +90,7 @@ _GAIN = 2
 
 
 def gains_without_atomics(chunks: ChunkAttr) -> bool:
-    """Whether atomics take most of the time of a task."""
+    """Return whether atomics take most of the time of a task."""
     return 0 < chunks.uncontended_work * _GAIN <= chunks.work
 
 
@@ -97,19 +98,19 @@ def gains_without_atomics(chunks: ChunkAttr) -> bool:
 
 # Shorter rows are not worth a loop of their own.
 _SHORTEST_ROW = 16
-# Constants so close to the first or last value of the counter separate few iterations from the rest.
+# The distance from the first or last value of the counter at which constants separate few iterations from the rest.
 EDGE_MARGIN = 8
 # There are two copies of the body.
 _LARGEST_COPIED = 400
 
 
 def rows_are_long(extent: Op) -> bool:
-    """Whether rows of ``extent`` columns are worth a loop of their own. An extent that is known at launch counts as long."""
+    """Return whether rows of ``extent`` columns are worth a loop of their own. An extent that is known at launch counts as long."""
     return extent.code is not ops.const or bool(extent.attr >= _SHORTEST_ROW)
 
 
 def is_worth_copying(body: Region) -> bool:
-    """Whether the iterations at the edges are worth a copy of ``body``: of an innermost loop that is not large."""
+    """Return whether the iterations at the edges are worth a copy of ``body``, the body of an innermost loop that is not large."""
     return body.codes.isdisjoint((ops.for_, ops.while_)) and _size(body) - 1 <= _LARGEST_COPIED
 
 
@@ -118,18 +119,19 @@ def is_worth_copying(body: Region) -> bool:
 # LLVM combines accesses of neighbouring iterations that are up to 8 elements apart; beyond that it gathers element by element, which its
 # cost model underrates (matrices of 4x4: 66 ns against 9 ns each without).
 _WIDEST_INTERLEAVED = 8
-# A gathered access costs about as much as vectorising this many arithmetic operations gains.
+# The number of arithmetic operations whose vectorisation gains as much as a gathered access costs.
 _OPERATIONS_PER_ACCESS = 4
 _UNCOUNTED = frozenset((ops.const, ops.result, ops.slot, ops.cast, ops.bitcast, ops.yield_))
 
 
 def prefers_scalar_iterations(body: Region) -> bool:
-    """Whether the loop over ``body`` is better left to the SLP vectoriser: its iterations work on small matrices, element after element."""
+    """Return whether the loop over ``body`` is better left to the SLP vectoriser, because its iterations work on small matrices, element by
+    element."""
     strides: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
     wide = arithmetic = 0
     for op in body.walk():
         if op.code in (ops.for_, ops.while_):
-            return False  # only innermost loops are vectorised: there is nothing to prevent
+            return False  # only innermost loops are vectorised
         if op.code in (ops.load, ops.store):
             step = stride(op.args[0], strides)
             wide += step is not None and abs(step) > _WIDEST_INTERLEAVED
@@ -138,25 +140,26 @@ def prefers_scalar_iterations(body: Region) -> bool:
     return wide * _OPERATIONS_PER_ACCESS > arithmetic
 
 
-# --- lockstep: whether iterations run as lanes of vectors -------------------------------------------------------------------------------
+# --- vectors: whether iterations run as lanes of vectors -------------------------------------------------------------------------------
 
 MASKED_LANES = 16  # where CPUs have masks
-# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
-# diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
+# The number of arithmetic operations whose vectorisation gains as much as an access costs that is not contiguous. A load costs less if
+# lanes diverge: there LLVM would vectorise nothing, and mispredicted branches cost more. Integers are divided lane by lane.
 _ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
-# The same for vectors that are loaded whole, of which every n-th element is taken.
+# The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
-# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads. Of these, lanes may take few.
+# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads, which few lanes may take.
 _BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
-# Loops with fewer trips in all are unrolled by LLVM, which then vectorises what is around them.
+# The least trips of loops that LLVM does not unroll. It vectorises the code around unrolled loops.
 _SHORTEST = 12
-# LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
+# The least trips of a serial loop that LLVM vectorises better than the parallel one around it.
 _SHORT = 16
-# Groups of lanes for which a value is computed one by one; with more of them a vector takes less.
+# The most groups of lanes for which a value is computed once for each group. With more groups, vectors are faster.
 MOST_GROUPS = 4
-# Iterations whose guard is tested before those that pass run: so many that the last vector, which is not full, matters little.
+# The number of iterations whose guard is tested before those that pass run: so large that the last vector, which is not full, matters
+# little.
 GUARD_STRIP = 4096
-_UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing
+_UNSEEN = ("pure", "read", "structure")  # effects that change nothing
 _FREE_IN_LANES = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
@@ -166,13 +169,13 @@ def lane_count(caps: Capabilities) -> int:
 
 
 def has_masks(caps: Capabilities) -> bool:
-    """Whether loads and stores of some lanes are instructions."""
+    """Return whether loads and stores of some lanes are instructions."""
     return "+avx2" in caps.cpu_features
 
 
-def lockstep(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
-    """How the iterations of ``loop`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
-    has masked loads and stores."""
+def vector_plan(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
+    """Return the values of ``loop`` that differ between lanes, if its iterations should run as lanes of vectors; None if they cannot, or
+    LLVM does better on its own. ``masks``: whether the CPU has masked loads and stores."""
     body = loop.body
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
@@ -184,32 +187,33 @@ def lockstep(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformit
     guarded = find_guarded_loop(body) if masks else None
     try:
         guard = guarded and Uniformity(guarded.guard)
-        found = Uniformity(guarded.body, guard) if guarded and guard and guard.reads_elements() else Uniformity(body)
+        plan = Uniformity(guarded.body, guard) if guarded and guard and guard.reads_elements() else Uniformity(body)
     except Diverges:
         return None
-    if found.divergent and (not masks or options.check_bounds or options.check_overflow):
+    if plan.divergent and (not masks or options.check_bounds or options.check_overflow):
         return None  # with checks, the first iteration that fails is reported
     if vectors is not None and not (options.check_bounds or options.check_overflow):
-        found.find_groups(vectors)
-    work = _Work(found, masks)
-    work.add(found.body, 1)
+        plan.find_groups(vectors)
+    work = _Work(plan, masks)
+    work.add(plan.body, 1)
     if not loops:
-        return found if (found.divergent or found.groups) and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
-    return found if work.chain and work.scattered <= work.arithmetic else None
+        return plan if (plan.divergent or plan.groups) and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
+    return plan if work.chain and work.scattered <= work.arithmetic else None
 
 
 class _Work:
-    """Counts operations per iteration, by how much vectors help: ``scattered`` is what those cost that do not become one, in operations."""
+    """The operations of an iteration, by the gain of vectors: ``scattered`` is the cost, in operations, of accesses that stay scalar."""
 
-    def __init__(self, found: Uniformity, masks: bool) -> None:
-        self.found = found
+    def __init__(self, plan: Uniformity, masks: bool) -> None:
+        self.plan = plan
         self.masks = masks
-        self.load = _DIVERGENT_LOAD if found.divergent else _ACCESS
+        self.load = _DIVERGENT_LOAD if plan.divergent else _ACCESS
         self.chain = False
         self.arithmetic = self.scattered = 0
 
     def add(self, region: Region, times: int, entered: int = 0) -> None:
-        """``times``: how often ``region`` runs for each iteration; ``entered``: for a loop, how often that begins."""
+        """Count the operations of a region. ``times``: the number of its runs for each iteration; ``entered``: for a loop, the number of
+        its entries."""
         for op in region.ops[:-1]:
             if op.code in (ops.for_, ops.while_):
                 trip_count = times * trips(op)
@@ -225,45 +229,46 @@ class _Work:
                 hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
                 cost = self._cost(op)
                 self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
-            elif op.code in (ops.idiv, ops.irem) and self.found.varies(op) and op.args[1].code is not ops.const:
+            elif op.code in (ops.idiv, ops.irem) and self.plan.varies(op) and op.args[1].code is not ops.const:
                 self.scattered += times * _DIVISION
-            elif op.code not in _FREE_IN_LANES and op in self.found.varying:
+            elif op.code not in _FREE_IN_LANES and op in self.plan.varying:
                 self.arithmetic += times
 
     def _cost(self, op: Op) -> int:
         if op.code is not ops.load:
             return _ACCESS
-        return _INTERLEAVED_LOAD if self.masks and (self.found.interleaved(op) or self.found.grouped(op)) else self.load
+        return _INTERLEAVED_LOAD if self.masks and (self.plan.interleaved(op) or self.plan.grouped(op)) else self.load
 
     def _is_scattered(self, op: Op) -> bool:
         if op.code is ops.atomic:
-            return not self.found.adds_together(op)
-        return (op.code is ops.store or self.found.varies(op)) and not self.found.contiguous(op.args[0])
+            return not self.plan.adds_together(op)
+        return (op.code is ops.store or self.plan.varies(op)) and not self.plan.contiguous(op.args[0])
 
     def _gains(self, loop: Op) -> bool:
-        """Whether LLVM makes less of ``loop`` than lanes do."""
+        """Return whether lanes gain more from ``loop`` than LLVM does."""
         return self._is_chain(loop.regions[0]) or self._runs_across(loop)
 
     def _is_chain(self, body: Region) -> bool:
-        """Whether iterations depend on each other in more than sums, which LLVM splits."""
+        """Return whether iterations depend on each other in more than sums, which LLVM splits."""
         pairs = zip(body.params[1:], body.results)
-        return any(p in self.found.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)
+        return any(p in self.plan.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)
 
     def _runs_across(self, loop: Op) -> bool:
-        """Whether ``loop`` adds up what lies apart, or has few iterations, while neighbouring lanes read neighbours or one and the same."""
+        """Return whether ``loop`` sums elements that are far apart, or has few iterations, while neighbouring lanes read neighbours or the
+        same element."""
         (body,) = loop.regions
         if not body.params[1:] or any(op.code.effect not in _UNSEEN for op in body.walk()):
             return False
         steps: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
         loads = [op.args[0] for op in body.ops if op.code is ops.load]
-        if any(self.found.varies(index) and not self.found.contiguous(index) and stride(index, steps) != 0 for index in loads):
+        if any(self.plan.varies(index) and not self.plan.contiguous(index) and stride(index, steps) != 0 for index in loads):
             return False
         return trips(loop) < _SHORT or any(stride(index, steps) not in (0, 1) for index in loads)
 
 
 # --- streaming stores: whether a loop writes past the caches ----------------------------------------------------------------------------
 
-# Bytes that a loop writes to a field if it is to bypass caches. AMD EPYC with 32 MiB of cache, y[i] = x[i] * a + b on one core: 64 MiB in
+# The least bytes that a loop writes to a field to bypass caches. AMD EPYC with 32 MiB of cache, y[i] = x[i] * a + b on one core: 64 MiB in
 # 0.63 to 0.70 of the time, 16 MiB in 0.65 to 0.80, 4 MiB in 1.0 to 1.3.
 LEAST_STREAM = 32 << 20
 STREAM_BLOCK = 256  # iterations whose elements lie in local memory before they are written
@@ -272,41 +277,43 @@ _STREAM_ALIGNMENT = 32  # bytes
 
 
 def has_streaming_stores(caps: Capabilities) -> bool:
-    """Whether the CPU is an x86: every 64-bit one lists SSE2, and no other CPU does."""
+    """Return whether the CPU is an x86: every 64-bit one lists SSE2, and no other CPU does."""
     return "+sse2" in caps.cpu_features
 
 
 def bypasses_caches(written: range) -> bool:
-    """Whether a loop that writes the bytes ``written`` of a field should not read them into caches first."""
+    """Return whether a loop that writes the bytes ``written`` of a field should not read them into caches first."""
     return len(written) >= LEAST_STREAM and written.start % _STREAM_ALIGNMENT == 0
 
 
 # --- functions: how much code LLVM gets at once -----------------------------------------------------------------------------------------
 
 # LLVM's time grows with the square of the size of a function, above all where there are many branches.
-# Operations in a body that is cut, and in a stage. Bodies of 8,000 operations run up to 1.5 times as fast in stages: registers suffice.
+# Operations in a body that is cut, and in a partition. Bodies of 8,000 operations run up to 1.5 times as fast in partitions, because
+# registers suffice.
 LARGE = 600
-SMALLEST_STAGE, LARGEST_STAGE = 250, 500
-# Operations in one operation of a parallel loop from which on its regions are cut: if LLVM does not vectorise it anyway, and if it may.
+SMALLEST_PARTITION, LARGEST_PARTITION = 250, 500
+# The least operations in one operation of a parallel loop whose regions are cut: if LLVM does not vectorise it in any case, and if it may.
 LARGE_OPERATION, LARGE_VECTORISED = 2000, 4000
-# One control operation among so many means that all branches together would take too long for vectors.
+# The number of operations for each control operation below which all branches together would take too long for vectors.
 _FEW_BRANCHES = 32
-# Iterations in a block that passes a stage, and bytes that its values take on the stack, at best: half of a first-level cache.
+# The most iterations in a block that passes a partition, and the best number of bytes of its values on the stack: half of a first-level
+# cache.
 _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 
 
 def is_large(region: Region) -> bool:
-    """Whether ``region`` is too much for one function."""
+    """Return whether ``region`` is too large for one function."""
     return _size(region) > LARGE
 
 
 def _size(region: Region) -> int:
-    """The number of operations, nested ones included."""
+    """Return the number of operations, nested ones included."""
     return len(region.ops) + sum([_size(inner) for op in region.ops if op.regions for inner in op.regions])
 
 
 def is_large_operation(op: Op) -> bool:
-    """Whether the regions of ``op``, in the body of a parallel loop, are too much for one function."""
+    """Return whether the regions of ``op``, in the body of a parallel loop, are too large for one function."""
     inner = [below for region in op.regions for below in region.walk()]
     if len(inner) <= LARGE_OPERATION:
         return False
@@ -316,19 +323,19 @@ def is_large_operation(op: Op) -> bool:
 
 
 def cuts(sizes: Sequence[int], crossing: Sequence[int | None]) -> Iterator[int]:
-    """The operations before which to cut a sequence of operations of these ``sizes`` into functions that are neither small nor large.
+    """Yield the operations before which to cut a sequence of operations of these ``sizes`` into functions that are neither small nor large.
 
-    ``crossing``: by cut, how many values cross it, or None if there can be none. Cuts are where few values cross.
+    ``crossing``: for each cut, the number of values that cross it, or None if there can be no cut. Cuts are where few values cross.
     """
     total, left = 0, sum(sizes)
     best: int | None = None
     for k, size in enumerate(sizes):
         here = crossing[k]
-        if total >= SMALLEST_STAGE and here is not None and left > SMALLEST_STAGE // 2:
+        if total >= SMALLEST_PARTITION and here is not None and left > SMALLEST_PARTITION // 2:
             least = crossing[best] if best is not None else None
             if least is None or here < least:
                 best = k
-        if best is not None and total + size > LARGEST_STAGE:
+        if best is not None and total + size > LARGEST_PARTITION:
             yield best
             total = sum(sizes[best:k])
             best = None
@@ -337,7 +344,7 @@ def cuts(sizes: Sequence[int], crossing: Sequence[int | None]) -> Iterator[int]:
 
 
 def block_of(frame: int) -> int:
-    """Return how many iterations pass a stage together, for ``frame`` bytes that each of them has on the stack."""
+    """Return how many iterations pass a partition together, for ``frame`` bytes that each of them has on the stack."""
     block = _BLOCK
     while block * frame > _FRAME and block > _SMALLEST_BLOCK:
         block //= 2

@@ -15,7 +15,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spirograd.aot import metal
 from spirograd.aot.manifest import FORMAT, MANIFEST, RECORDS, Manifest
@@ -77,7 +76,7 @@ def read(path: Path) -> Manifest:
         raise SpirogradDamagedError(str(path), "is nested too deeply", MANIFEST) from None
 
 
-def _contents(path: Path, data: bytes) -> dict[str, Any]:
+def _contents(path: Path, data: bytes) -> dict[str, object]:
     """Return the contents of `MANIFEST`, which must have this format and version."""
     try:
         plain = loads(data)
@@ -170,7 +169,7 @@ def _metal_name(name: str) -> str:
     return f"{name.rpartition('.')[0]}.metal"
 
 
-def _metal_entry(name: str, code: metal.MetalCode) -> Mapping[str, Any]:
+def _metal_entry(name: str, code: metal.MetalCode) -> Mapping[str, object]:
     return {"file": _metal_name(name), "entry": code.entry, "arguments": code.arguments, "bindings": list(code.bindings)}
 
 

@@ -49,7 +49,7 @@ def example_arguments(
     return called, args
 
 
-def _example(p: Parameter, label: str, given: Mapping[str, object], gradients: bool) -> Any:
+def _example(p: Parameter, label: str, given: Mapping[str, object], gradients: bool) -> object:
     if isinstance(p, ScalarParameter):
         return p.t(0)
     if isinstance(p, AggregateParameter):
@@ -66,7 +66,7 @@ def _example(p: Parameter, label: str, given: Mapping[str, object], gradients: b
     return given[p.name]
 
 
-def _array(p: ArrayParameter, label: str, given: Mapping[str, object], gradients: bool) -> Any:
+def _array(p: ArrayParameter, label: str, given: Mapping[str, object], gradients: bool) -> object:
     example = given.get(p.name)
     if example is not None:
         wanted = gradients and isinstance(example, Ndarray) and example.dtype.is_float and example.grad is None

@@ -241,7 +241,7 @@ class Template:
         self._module = module
         self._kernel = kernel
 
-    def instantiate(self, gradients: bool = False, **template_args: Any) -> str:
+    def instantiate(self, gradients: bool = False, **template_args: object) -> str:
         """Add the kernel for these template arguments, and return its name in the module. ``gradients``: as for `Module.add_kernel`.
 
         Raises SpirogradValueError for values that a name cannot contain; use `Module.add_kernel` with a name for these.
@@ -293,5 +293,5 @@ def _result(name: str, traced: TracedKernel) -> Result | None:
     return Result(t)
 
 
-def _no_plan(kernel: nodes.Kernel) -> Any:
+def _no_plan(kernel: nodes.Kernel) -> object:
     raise AssertionError(f"kernel {kernel.name} of a module is not launched where the module is built")

@@ -54,7 +54,7 @@ else:
         return cls(**changes)
 
 
-def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
+def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> object:
     own = _own_fields(cls)
     fields: dict[str, Field[Any]] = {}
     for base in cls.__mro__[-1:0:-1]:
@@ -80,7 +80,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
     return cls
 
 
-def _own_fields(cls: Any) -> dict[str, Field[Any]]:
+def _own_fields(cls: Any) -> dict[str, Field[object]]:
     entries: dict[str, Field[object]] = {}
     for name, annotation in inspect.get_annotations(cls).items():
         assert isinstance(annotation, str), f"{cls.__module__} lacks `from __future__ import annotations`"
@@ -97,7 +97,7 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]]:
     return entries
 
 
-def _with_slots(cls: Any, own: dict[str, Field[object]]) -> Any:
+def _with_slots(cls: Any, own: dict[str, Field[object]]) -> object:
     """Return a copy of the class with slots for its fields."""
     members = {name: value for name, value in cls.__dict__.items() if name not in own and name not in ("__dict__", "__weakref__")}
     inherited = {name for base in cls.__mro__[1:] for name in base.__dict__.get("__slots__", ())}
@@ -181,14 +181,14 @@ def _compile_init(cls: Any, frozen: bool) -> Any:
     return names["__init__"]
 
 
-def _repr(names: list[str]) -> Any:
+def _repr(names: list[str]) -> object:
     def __repr__(self: object) -> str:
         return f"{type(self).__qualname__}({', '.join([f'{name}={getattr(self, name)!r}' for name in names])})"
 
     return __repr__
 
 
-def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
+def _comparisons(names: list[str], frozen: bool) -> dict[str, object]:
     values: object
     if len(names) > 1:
         values = operator.attrgetter(*names)
@@ -215,10 +215,10 @@ def _refuse_delete(self: object, name: str) -> None:
 _FROZEN = {"__setattr__": _refuse_set, "__delattr__": _refuse_delete}
 
 
-def _state(names: list[str]) -> dict[str, Any]:
+def _state(names: list[str]) -> dict[str, object]:
     """Return the state for `copy` and `pickle`, which would otherwise set attributes."""
 
-    def __getstate__(self: object) -> list[Any]:
+    def __getstate__(self: object) -> list[object]:
         return [getattr(self, name) for name in names]
 
     def __setstate__(self: object, state: list[object]) -> None:
@@ -231,7 +231,7 @@ def _state(names: list[str]) -> dict[str, Any]:
 class _Standard:
     """`__dataclass_fields__`, which the functions of `dataclasses` read, computed when it is first read."""
 
-    def __get__(self, instance: object, cls: Any) -> dict[str, Field[Any]]:
+    def __get__(self, instance: object, cls: Any) -> dict[str, Field[object]]:
         standard: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
         entries: dict[str, Field[Any]] = standard.__dataclass_fields__
         return entries

@@ -79,7 +79,7 @@ class Runtime(metaclass=_RuntimeType):
         return context.language_options().default_fp
 
     @default_fp.setter
-    def default_fp(self, dtype: Any) -> None:
+    def default_fp(self, dtype: object) -> None:
         context.session().set_default_type("default_fp", dtype)
 
     @property

@@ -78,11 +78,11 @@ class Gradient(Staged, NearNames):
             specialization.derivatives["reverse"] = SpecializedDerivative(session, self.kernel, specialization, "reverse")
         return specialization.derivatives["reverse"]  # type: ignore[no-any-return]
 
-    def bound_to(self, instance: Any) -> BoundGradient:
+    def bound_to(self, instance: object) -> BoundGradient:
         """Return the gradient of a method kernel, bound to one object."""
         return BoundGradient(self, instance)
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: object, **kwargs: object) -> str:
         """Describe the gradient in words: what is saved and why, what is recomputed, where gradients come from, go to, and end.
 
         Without arguments of what was compiled last, otherwise of a launch with these arguments.
@@ -93,7 +93,7 @@ class Gradient(Staged, NearNames):
         assert self._last is not None
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.last_derivative)
 
-    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
+    def memory_plan(self, *args: object, **kwargs: object) -> MemoryPlan:
         """Return the memory that a launch with these arguments would need now for the adstacks of its loops: entries, bytes and slots of
         each.
 
@@ -128,11 +128,11 @@ class BoundGradient:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self.gradient(self.instance, *args, **kwargs)
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: object, **kwargs: object) -> str:
         """See `Gradient`."""
         return self.gradient.explain(self.instance, *args, **kwargs)
 
-    def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
+    def memory_plan(self, *args: object, **kwargs: object) -> MemoryPlan:
         """See `Gradient`."""
         return self.gradient.memory_plan(self.instance, *args, **kwargs)
 

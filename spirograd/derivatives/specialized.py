@@ -340,7 +340,7 @@ class SpecializedDerivative:
         values = plan.launch(packer.followed_by(*buffers), drawn=number)
         return values, number, buffers
 
-    def _put_returned(self, packer: Packer, returned: Any) -> None:
+    def _put_returned(self, packer: Packer, returned: object) -> None:
         if returned is UNFOLLOWED:
             for _ in self.returned:
                 packer.put_scalar(0.0)

@@ -100,7 +100,7 @@ class Movement(NamedTuple):
     name: str
     spreads: bool
     take: Callable[[Any, Lane], None]
-    put: Callable[[Any, Lane], None]
+    put: Callable[[object, Lane], None]
 
     def parts(self, cells: HaloCells) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
         """Return the messages to and from other processes."""

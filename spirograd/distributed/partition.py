@@ -72,7 +72,7 @@ class Partition(NearNames):
         self.processes = _grid_of(self.shape, processes, self.halo, size)
         return self._described()
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, object]:
         """Return the values in which partitions differ, as text."""
         names = ("shape", "processes", "halo", "periodic", "corners")
         return {name: getattr(self, name) for name in names}

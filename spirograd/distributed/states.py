@@ -227,7 +227,7 @@ def _disk() -> Iterator[None]:
 # --- reading -------------------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replicated: Mapping[str, Any]) -> dict[str, Any]:
+def _read(path: Path, partition: Partition, memories: Mapping[str, object], replicated: Mapping[str, object]) -> dict[str, Any]:
     """Check ``state.json``, and return its contents."""
     with _disk():
         if not (path / "state.json").exists():
@@ -284,7 +284,7 @@ def _is_number(value: object) -> bool:
     return type(value) is int and -_LARGEST <= value <= _LARGEST
 
 
-def _list_of(is_right: Callable[[object], bool]) -> Callable[[Any], bool]:
+def _list_of(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(is_right(one) for one in value)
 
 

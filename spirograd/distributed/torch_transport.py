@@ -103,7 +103,7 @@ class TorchTransport(Transport):
             for group in filter(None, (self._gpu, self._host)):
                 self._dist.destroy_process_group(group)
 
-    def _tensor(self, array: object) -> tuple[Any, Any]:
+    def _tensor(self, array: object) -> tuple[object, object]:
         if isinstance(array, np.ndarray):
             return self._torch.from_numpy(array), self._host
         return array, self._gpu

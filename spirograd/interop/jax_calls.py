@@ -68,7 +68,7 @@ def _address(buffer: Any) -> int:
     return address
 
 
-def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[object], results: list[Any]) -> None:
     """Launch the kernel. Arguments: `Call.names`, then zeros, which are the results."""
     passed, zeros = call.split(given)
     _same(zeros, results)
@@ -77,7 +77,7 @@ def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list
         results[0].set_number(returned)
 
 
-def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[object], results: list[object]) -> None:
     """Run the gradient. Arguments: `Call.names`, the outputs, the adjoints of active ones, zeros. Results: the adjoints, which the kernel
     uses up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
     passed, outputs, adjoints, zeros = call.split(given, len(call.active_outputs), len(wanted))
@@ -88,7 +88,7 @@ def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: li
     call.function.gradient(values, 1.0)
 
 
-def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[Any]]) -> Linearization:
+def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[object]]) -> Linearization:
     """Return a run on copies. ``parts``: `Call.names`, the outputs, others, the directions ``along``."""
     values = call.values(*parts[:2])
     return Linearization(

@@ -21,7 +21,7 @@ from spirograd.lang.scalar import describe
 
 
 def jax_function(
-    kernel: Any, outputs: Mapping[str, Any] | None = None, template_args: Mapping[str, Any] | None = None
+    kernel: object, outputs: Mapping[str, object] | None = None, template_args: Mapping[str, object] | None = None
 ) -> Callable[..., Any]:
     """Make of ``kernel`` a function of JAX arrays: ``f = jax_function(kernel, {"y": "x"}); y = jax.jit(f)(x)``.
 
@@ -80,7 +80,7 @@ class JaxFunction(JaxKernel):
         results = primitives()["launch"].bind(*alike(jax, [*passed.values()]), call=call, wanted=(), along=())
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _given(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
         names = self.inputs
         given = {**dict(zip(names, args)), **kwargs}
         problem = ""
@@ -96,7 +96,7 @@ class JaxFunction(JaxKernel):
             raise SpirogradTypeError(f"{self.label} {problem}")
         return {name: given[name] for name in names}
 
-    def _has_gradient(self, name: str, value: Any) -> bool:
+    def _has_gradient(self, name: str, value: object) -> bool:
         """Return whether a number is an array of JAX without axes, to which derivatives can flow: a float of a type that JAX has."""
         import jax
 
@@ -128,7 +128,7 @@ class JaxFunction(JaxKernel):
             raise SpirogradRuntimeTypeError(problem)
         return value
 
-    def _fixed(self, name: str, value: Any) -> str:
+    def _fixed(self, name: str, value: object) -> str:
         """Return a text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
         parameter = self.parameters[name]
@@ -152,7 +152,7 @@ class JaxFunction(JaxKernel):
             dtypes.append(self._held(self._likely(known) if declared is None else declared.np, f"output `{name}`"))
         return tuple(shapes), tuple(dtypes)
 
-    def _likely(self, known: dict[str, Any]) -> np.dtype[Any]:
+    def _likely(self, known: dict[str, Any]) -> np.dtype[np.generic]:
         """Return the type of an output whose declaration leaves it open: as the first array of floats has, else the first array."""
         arrays = [known[name].dtype for name in known if name in self.arrays]
         default: Any = context.session().language.default_fp.np

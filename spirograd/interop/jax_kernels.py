@@ -50,7 +50,7 @@ class JaxKernel(PureFunction):
         passed = [like(name, types[name].shape, types[name].dtype) for name in call.names]
         return call.values(passed, [like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)])
 
-    def check_gradient(self, call: Call, types: Mapping[str, Any], wanted: Collection[str]) -> None:
+    def check_gradient(self, call: Call, types: Mapping[str, object], wanted: Collection[str]) -> None:
         """Raise if the kernel has no gradient with respect to the arguments ``wanted``. ``types``: of its arguments by name."""
         self.differentiable(self._stand_ins(call, types, {*wanted, *call.active_outputs}))
 
@@ -94,7 +94,7 @@ class Call:
         passed = {name: value if name in function.arrays else value.number() for name, value in zip(self.names, given)}
         return {**function.constants, **numbers, **passed, **dict(zip(function.outputs, outputs))}
 
-    def split(self, given: Sequence[Any], *counts: int) -> list[list[Any]]:
+    def split(self, given: Sequence[object], *counts: int) -> list[list[Any]]:
         """Split ``given`` into parts: one value for each of `names`, one for each output, then ``counts`` values for each part."""
         remaining = iter(given)
         return [list(itertools.islice(remaining, count)) for count in (len(self.names), len(self.function.outputs), *counts)]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,16 @@ from spirograd.interop import jax_calls
 from spirograd.interop.jax_kernels import Call
 
 
-def alike(jax: Any, args: Sequence[Any]) -> list[Any]:
+def alike(jax: ModuleType, args: Sequence[object]) -> list[Any]:
     """Return the arguments of one call as values that differ between the same devices. Inside of `jax.shard_map` all arguments of an
     operation must: the derivative of this conversion adds up the gradients of all devices."""
-    every: frozenset[Any] = frozenset().union(*[_axes(jax.typeof(a)) for a in args])
+    every: frozenset[object] = frozenset().union(*[_axes(jax.typeof(a)) for a in args])
     if not every:
         return list(args)
     return [jax.lax.pcast(a, tuple(sorted(every - _axes(jax.typeof(a)), key=str)), to="varying") for a in args]
 
 
-def _axes(aval: Any) -> frozenset[Any]:
+def _axes(aval: object) -> frozenset[object]:
     """Return the axes of the mesh of `jax.shard_map` along which a value differs."""
     axes: frozenset[Any] = aval.vma if hasattr(aval, "vma") else aval.mat.varying if hasattr(aval, "mat") else frozenset()
     return axes
@@ -73,7 +74,7 @@ def primitives() -> dict[str, Any]:
     return maps
 
 
-def _lowered(rule: Callable[..., Any], ctx: Any, *args: Any, call: Call, **fixed: Any) -> Any:
+def _lowered(rule: Callable[..., object], ctx: Any, *args: object, call: Call, **fixed: object) -> object:
     """Return what XLA compiles. Raise SpirogradUnsupportedError where JAX would write it to a file."""
     if ctx.module_context.lowering_parameters.for_export:
         hint = "export the parts around it, or compile the kernel ahead of time with `sg.aot`"
@@ -81,7 +82,7 @@ def _lowered(rule: Callable[..., Any], ctx: Any, *args: Any, call: Call, **fixed
     return rule(ctx, *args, call=call, **fixed)
 
 
-def _by_jit(jax: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+def _by_jit(jax: ModuleType, run: Callable[..., object]) -> Callable[..., object]:
     """Return ``run`` for calls outside of traces, compiled once for each call, ``wanted`` and ``along``."""
     compiled = jax.jit(lambda *args, call, wanted, along: run(*args, call=call, wanted=wanted, along=along), static_argnames=_FIXED)
     return lambda *args, **fixed: compiled(*args, **fixed)
@@ -113,7 +114,7 @@ def _linear(kind: str, call: Call, along: Sequence[str]) -> list[tuple[int, int]
 class _Rules:
     """Arguments: those of the call, the outputs (not of `launch`), adjoints of outputs with gradients, directions ``along``."""
 
-    def __init__(self, jax: Any, ad: Any, primitives: Mapping[str, Any]) -> None:
+    def __init__(self, jax: ModuleType, ad: Any, primitives: Mapping[str, Any]) -> None:
         self.jax, self.ad, self.p = jax, ad, primitives
 
     # --- running ---------------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class _Rules:
         spec = self.jax.sharding.PartitionSpec(*[None] * len(shape))
         return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=self.jax.sharding.NamedSharding(like.sharding.mesh, spec))
 
-    def _outputs(self, call: Call) -> list[Any]:
+    def _outputs(self, call: Call) -> list[object]:
         return [self.jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in zip(call.shapes, call.dtypes)]
 
     def run(self, kind: str, *args: Any, call: Call, wanted: tuple[str, ...], along: tuple[str, ...]) -> list[Any]:
@@ -158,7 +159,7 @@ class _Rules:
         values = target(*operands, call=np.int64(jax_calls.number_of((kind, call, wanted, along))))
         return [self.jax.sharding.reshard(r, t.sharding) if _is_divided(t) else r for r, t in zip(values[len(used_up) :], types)]
 
-    def batch(self, primitive: Any, args: Sequence[Any], dims: Sequence[Any], **fixed: Any) -> Any:
+    def batch(self, primitive: Any, args: Sequence[object], dims: Sequence[object], **fixed: Any) -> object:
         """Call the primitive for each entry of a batch, one after the other."""
         mapped = [k for k, d in enumerate(dims) if d is not None]
 
@@ -176,19 +177,19 @@ class _Rules:
     def _is_zero(self, tangent: Any) -> bool:
         return type(tangent) is self.ad.Zero
 
-    def _zeros(self, tangents: Sequence[Any]) -> list[Any]:
+    def _zeros(self, tangents: Sequence[Any]) -> list[object]:
         return [self.ad.instantiate_zeros(t) for t in tangents]
 
-    def _no_tangent(self, primal: Any) -> Any:
+    def _no_tangent(self, primal: Any) -> object:
         return self.ad.Zero(self.jax.typeof(primal).to_tangent_aval())
 
-    def _along(self, call: Call, tangents: Sequence[Any]) -> tuple[tuple[str, ...], list[Any]]:
+    def _along(self, call: Call, tangents: Sequence[object]) -> tuple[tuple[str, ...], list[object]]:
         """Return the arguments of the call that have tangents, and these."""
         directions = {name: t for name, t in zip(call.names, tangents) if not self._is_zero(t)}
         call.function.check_differentiable(directions)
         return tuple(directions), list(directions.values())
 
-    def jvp_of_launch(self, primals: Sequence[Any], tangents: Sequence[Any], *, call: Call, **fixed: Any) -> Any:
+    def jvp_of_launch(self, primals: Sequence[Any], tangents: Sequence[object], *, call: Call, **fixed: Any) -> object:
         along, directions = self._along(call, tangents)
         outputs = self.p["launch"].bind(*primals, call=call, **fixed)
         if not call.function.outputs:
@@ -199,7 +200,7 @@ class _Rules:
         active = call.active_outputs
         return outputs, [next(slopes) if name in active else self._no_tangent(y) for name, y in zip(call.function.outputs, outputs)]
 
-    def jvp(self, kind: str, primals: Sequence[Any], tangents: Sequence[Any], *, call: Call, wanted: Any, along: Any) -> Any:
+    def jvp(self, kind: str, primals: Sequence[Any], tangents: Sequence[object], *, call: Call, wanted: Any, along: Any) -> object:
         """Return the results of a map that is not `launch`, and their tangents: the map with each of its linear arguments replaced by the
         tangent of that, and the derivative with respect to x, which is another map."""
         if kind not in _BY_X and not all(map(self._is_zero, tangents[: len(call.names)])):
@@ -218,7 +219,7 @@ class _Rules:
             return results, [self._no_tangent(p) for p in results]
         return results, [functools.reduce(self.jax.numpy.add, terms) for terms in zip(*parts)]
 
-    def jvp_of_curvature(self, primals: Sequence[Any], tangents: Sequence[Any], *, call: Call, **fixed: Any) -> Any:
+    def jvp_of_curvature(self, primals: Sequence[object], tangents: Sequence[object], *, call: Call, **fixed: object) -> object:
         call.function.refuse_third()
 
     # --- reverse mode ----------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class _Rules:
         results = self.p[_TRANSPOSE[kind]].bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=wanted)
         return [*[None] * first, *(c if asked else None for c, asked in zip(results, linear[first:]))]
 
-    def transpose_of_curvature(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: tuple[str, ...]) -> list[Any]:
+    def transpose_of_curvature(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: tuple[str, ...]) -> list[object]:
         """Return the cotangents of v^T H w for each output: ``wanted`` are the names of v, the directions of `tangent`, ``along`` of w."""
         outputs = len(call.names) + len(call.function.outputs)
         v, w = args[outputs : outputs + len(wanted)], args[outputs + len(wanted) :]

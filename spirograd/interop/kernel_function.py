@@ -51,7 +51,7 @@ class Framework:
     """
 
     name: str
-    is_array: Callable[[Any], bool]
+    is_array: Callable[[object], bool]
     load: Callable[[Ndarray, Any], None]
     api: str
     function: str = ""
@@ -100,7 +100,7 @@ class KernelFunction:
             source = f"a `{self.framework.api}` has its gradient from {self.framework.name}"
             raise SpirogradRuntimeError(f"{source}: call it outside of tapes and of `FwdMode`")
 
-    def specialized(self, values: Mapping[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
+    def specialized(self, values: Mapping[str, object]) -> tuple[Any, Specialization, tuple[Any, ...]]:
         """Return the session, the kernel compiled for the arguments ``values``, and these in order. Raise unless the kernel may be used."""
         session, specialization, args = self.kernel.specialized(self.bound, dict(values))
         if specialization not in self._checked:
@@ -126,7 +126,7 @@ class KernelFunction:
         gradient: SpecializedDerivative = self.kernel.grad.of(context.session(), specialization)
         return gradient
 
-    def differentiable(self, values: Mapping[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...], SpecializedDerivative]:
+    def differentiable(self, values: Mapping[str, object]) -> tuple[Any, Specialization, tuple[Any, ...], SpecializedDerivative]:
         """Return `specialized`, and the gradient. Raise if that reads what the kernel overwrites: tapes save that, but the graph of the
         framework takes their place."""
         session, specialization, args = self.specialized(values)

@@ -38,7 +38,7 @@ class Linearization:
             function.framework.load(self.copies[name].dual, direction)
         self.session, self.specialization, self.args = function.specialized({**values, **self.copies})
 
-    def _copied(self, values: Mapping[str, Any], active: Collection[str]) -> Iterator[tuple[str, Ndarray]]:
+    def _copied(self, values: Mapping[str, object], active: Collection[str]) -> Iterator[tuple[str, Ndarray]]:
         """Yield a copy of each array of the framework, with gradients and tangents of zero if it is active."""
         framework = self.function.framework
         for parameter in self.function.kernel.parameters():
@@ -59,7 +59,7 @@ class Linearization:
         with self._other_memory():
             self._forward()
 
-    def second(self, adjoints: Mapping[str, Any]) -> None:
+    def second(self, adjoints: Mapping[str, object]) -> None:
         """Run the kernel and its gradient with tangents, from the ``adjoints`` of outputs, or from 1 for a returned number."""
         with self._other_memory():
             self._forward()

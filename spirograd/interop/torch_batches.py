@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 
 
-def looped(torch: Any, label: str, function: Callable[..., Any], info: Any, dims: Sequence[Any], args: Sequence[Any]) -> Any:
+def looped(torch: ModuleType, label: str, function: Callable[..., Any], info: Any, dims: Sequence[object], args: Sequence[Any]) -> Any:
     """Call ``function`` for each entry of a batch of `torch.func.vmap`; return the results, and their batch axes."""
     axes = [d if isinstance(a, torch.Tensor) else None for a, d in zip(args, dims)]
     results = [function(*(a if d is None else a.select(d, k) for a, d in zip(args, axes))) for k in range(info.batch_size)]
@@ -26,16 +27,16 @@ def no_entries(label: str) -> SpirogradUnsupportedError:
     return SpirogradUnsupportedError(f"`{label}` is called for a batch of no entries", None, "omit the call where there are none")
 
 
-def over_autograd_batches(torch: Any, label: str, operator: Callable[..., Any]) -> Callable[..., Any]:
+def over_autograd_batches(torch: ModuleType, label: str, operator: Callable[..., object]) -> Callable[..., Any]:
     """Return ``operator`` with a loop over each batch that autograd makes: `torch.autograd.grad(is_grads_batched=True)`,
     `torch.autograd.functional.jacobian(vectorize=True)`. These are not batches of `torch.func.vmap`: torch has no rules for them, and what
     a function of autograd returns for one would lose its history. They may be nested, each at a level of its own, from 1 on."""
     batched = torch._C._functorch.is_legacy_batchedtensor
 
-    def is_batched(value: Any) -> bool:
+    def is_batched(value: object) -> bool:
         return any(map(is_batched, value)) if isinstance(value, (list, tuple)) else isinstance(value, torch.Tensor) and batched(value)
 
-    def apart(value: Any, level: int) -> Any:
+    def apart(value: object, level: int) -> Any:
         """Return a value with the batch of this level as a `_Batch`."""
         if isinstance(value, (list, tuple)):
             return [apart(v, level) for v in value]
@@ -75,7 +76,7 @@ class _Batch:
     entries: Any
 
 
-def _sizes(parts: Sequence[Any]) -> Iterator[int]:
+def _sizes(parts: Sequence[object]) -> Iterator[int]:
     """Yield the number of entries of each batch."""
     for part in parts:
         if isinstance(part, list):
@@ -84,5 +85,5 @@ def _sizes(parts: Sequence[Any]) -> Iterator[int]:
             yield part.entries.shape[0]
 
 
-def _entry(part: Any, k: int) -> Any:
+def _entry(part: object, k: int) -> Any:
     return [_entry(p, k) for p in part] if isinstance(part, list) else part.entries[k] if isinstance(part, _Batch) else part

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
+def torch_function(kernel: object, outputs: Mapping[str, object] | Sequence[str] = ()) -> Callable[..., Any]:
     """Make of ``kernel`` a function that torch differentiates: ``f = torch_function(kernel, {"y": "x"}); y = f(x)``.
 
     ``outputs``: the parameters that the kernel writes, each with what to allocate (as zeros): the name of a parameter of the same shape, a
@@ -63,7 +63,7 @@ class TorchFunction(KernelFunction):
         results = _functions()[0].apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
 
-    def _numbers_with_gradients(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _numbers_with_gradients(self, given: dict[str, object]) -> dict[str, object]:
         """Return the tensors of one element that require a gradient, and are passed for floats, as arrays of one element, by name."""
         import torch
 
@@ -88,7 +88,7 @@ class TorchFunction(KernelFunction):
             hint = "use `sg.ad.torch_op`, whose operators have it; kernels that use fields have to be called for each entry"
             raise SpirogradUnsupportedError(problem, None, hint)
 
-    def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> Any:
+    def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> object:
         import torch
 
         if spec is None:
@@ -113,7 +113,7 @@ class TorchFunction(KernelFunction):
         result = self.kernel(*self.bound, **values)
         return result, specialization.last_number, [] if host is None else self._saved(specialization, args, host)
 
-    def _saved(self, specialization: Any, args: Any, host: dict[str, Any]) -> list[Saved]:
+    def _saved(self, specialization: Any, args: Any, host: dict[str, object]) -> list[Saved]:
         arrays = objects_of(specialization.steps, args)
         saved: dict[int, Saved] = {}
         for access, _ in derivative_footprint_of(self.gradient_of(specialization)).residuals:
@@ -186,7 +186,7 @@ def _functions() -> tuple[Any, Any]:
 
     class KernelFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Context, function: TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
+        def forward(ctx: Context, function: TorchFunction, names: list[str], zeros: list[str], *values: object) -> Any:
             tensors = {name: v for name, v in zip(names, values) if isinstance(v, torch.Tensor)}
             needed = [name for name, need in zip(names, ctx.needs_input_grad[3:]) if need]
             active = [n for n, t in tensors.items() if t.is_floating_point() and (n in needed or n in function.outputs)]
@@ -202,7 +202,7 @@ def _functions() -> tuple[Any, Any]:
             return (torch.tensor(result, dtype=None if like is None else like.dtype),)
 
         @staticmethod
-        def backward(ctx: Context, *gradients: Any) -> Any:
+        def backward(ctx: Context, *gradients: object) -> Any:
             ctx.call.function.refuse_transforms(*gradients)
             if torch.is_grad_enabled():  # `create_graph=True`
                 apply: Any = KernelGradient.apply
@@ -218,7 +218,7 @@ def _functions() -> tuple[Any, Any]:
             return tuple(call.gradient(tensors[:count], tensors[count:]))
 
         @staticmethod
-        def backward(ctx: Context, *cotangents: Any) -> Any:
+        def backward(ctx: Context, *cotangents: object) -> Any:
             if torch.is_grad_enabled():
                 problem = f"{ctx.call.function.label} has first and second derivatives, no third ones"
                 raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))

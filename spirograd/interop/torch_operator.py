@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import DType
@@ -31,7 +32,7 @@ _numbers = itertools.count()
 
 
 def torch_op(
-    kernel: Any, outputs: Mapping[str, Any] | None = None, name: str = "", template_args: Mapping[str, Any] | None = None
+    kernel: object, outputs: Mapping[str, object] | None = None, name: str = "", template_args: Mapping[str, object] | None = None
 ) -> Callable[..., Any]:
     """Make of ``kernel`` an operator of torch that `torch.compile` keeps in one graph: ``f = torch_op(kernel, {"y": "x"}); y = f(x)``.
 
@@ -66,7 +67,7 @@ class TorchOperator(PureFunction):
         super().__init__(kernel, outputs, constants)
         import torch
 
-        self.torch: Any = torch
+        self.torch: ModuleType = torch
 
     # --- registering -----------------------------------------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ class TorchOperator(PureFunction):
         forward = maps.launch
         functions = functions_of(self.torch, self, maps)
 
-        def eager(*args: Any, **kwargs: Any) -> Any:
+        def eager(*args: object, **kwargs: object) -> Any:
             given = {**dict(zip(self.inputs, args)), **kwargs}
             self._refuse_active_numbers(given)
             if given.keys() != set(self.inputs) or not self._is_transformed(given.values()):
@@ -120,19 +121,19 @@ class TorchOperator(PureFunction):
         second = self._custom(f"{name}_second", self.seconds, fake_seconds, [*lists, *outputs])
         batched = [over_autograd_batches(self.torch, self.name, one) for one in (gradient, second)]
 
-        def split(flat: Sequence[Any], *counts: int) -> list[list[Any]]:
+        def split(flat: Sequence[object], *counts: int) -> list[list[Any]]:
             remaining = iter(flat)
             return [*([*itertools.islice(remaining, n)] for n in (*counts, count)), [*remaining]]
 
-        def call_gradient(active: Active, *flat: Any) -> Any:
+        def call_gradient(active: Active, *flat: object) -> Any:
             adjoints, outputs, args = split(flat, count)
             return batched[0](adjoints, [*active.along], outputs, *args)
 
-        def call_tangent(active: Active, *flat: Any) -> Any:
+        def call_tangent(active: Active, *flat: object) -> Any:
             directions, outputs, args = split(flat, sum(active.along))
             return tangent(directions, [*active.along], outputs, *args)
 
-        def call_second(active: Active, *flat: Any) -> Any:
+        def call_second(active: Active, *flat: object) -> Any:
             directions, adjoints, outputs, args = split(flat, sum(active.along), count)
             return batched[1](directions, adjoints, [*active.along], [*active.asked], outputs, *args)
 
@@ -154,7 +155,7 @@ class TorchOperator(PureFunction):
         return maps
 
     def _custom(
-        self, name: str, run: Callable[..., Any], fake: Callable[..., Any], arguments: Sequence[str], result: str = "Tensor[]"
+        self, name: str, run: Callable[..., object], fake: Callable[..., object], arguments: Sequence[str], result: str = "Tensor[]"
     ) -> Any:
         """Register a custom operator. ``fake``: returns tensors like the results, without contents."""
         operator = self.torch.library.custom_op(name, run, mutates_args=(), schema=f"({', '.join(arguments)}) -> {result}")
@@ -169,7 +170,7 @@ class TorchOperator(PureFunction):
         assert isinstance(p, AggregateParameter)
         return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
 
-    def _refuse_third(self, ctx: Context, *cotangents: Any) -> Any:
+    def _refuse_third(self, ctx: Context, *cotangents: object) -> Any:
         problem = f"{self.label} has first and second derivatives, no third ones"
         raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
 
@@ -185,7 +186,7 @@ class TorchOperator(PureFunction):
             return self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
         return _unpacked(outputs)
 
-    def fake(self, *args: Any) -> Any:
+    def fake(self, *args: object) -> Any:
         """Return tensors like those of `run`, without contents."""
         given = dict(zip(self.inputs, args))
         if self.result is not None:
@@ -207,14 +208,14 @@ class TorchOperator(PureFunction):
         self.gradient(values, None if self.result is None else adjoints[0].item())
         return [values[name].grad for name in wanted]
 
-    def tangents(self, directions: Tensors, along: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
+    def tangents(self, directions: Tensors, along: Flags, outputs: Tensors, *args: object) -> list[Tensor]:
         """Return the tangents of the outputs of floats, from those of the arguments ``along``."""
         values, active = self._values(outputs, args, along)
         run = Linearization(self, values, active, dict(zip(self._chosen(along), directions)), list(self.outputs))
         run.tangent()
         return [run.copies[name].dual.to_torch(values[name].device) for name in self.outputs if name in active]
 
-    def seconds(self, directions: Tensors, adjoints: Tensors, along: Flags, asked: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
+    def seconds(self, directions: Tensors, adjoints: Tensors, along: Flags, asked: Flags, outputs: Tensors, *args: object) -> list[Tensor]:
         """Return the derivatives of `gradients` along ``directions`` of the arguments ``along``: with respect to the adjoints of floats,
         and to the arguments that are ``asked`` for."""
         values, active = self._values(outputs, args, [a or b for a, b in zip(along, asked)])
@@ -225,7 +226,7 @@ class TorchOperator(PureFunction):
     def _chosen(self, flags: Iterable[bool]) -> list[str]:
         return [*itertools.compress(self.inputs, flags)]
 
-    def _values(self, outputs: Tensors, args: Sequence[Any], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
+    def _values(self, outputs: Tensors, args: Sequence[object], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
         """Return the arguments of the kernel by name, and those with gradients: inputs with ``flags``, and outputs of floats."""
         values = {**self.constants, **dict(zip(self.inputs, args)), **dict(zip(self.outputs, outputs))}
         return values, {*self._chosen(flags), *(name for name in self.outputs if values[name].is_floating_point())}
@@ -256,14 +257,14 @@ class TorchOperator(PureFunction):
 
     # --- arguments that derivatives do not reach ---------------------------------------------------------------------------
 
-    def _is_transformed(self, values: Iterable[Any]) -> bool:
+    def _is_transformed(self, values: Iterable[object]) -> bool:
         """Return whether `torch.func` or forward mode is active, which use rules that custom operators cannot have."""
         if self.torch._C._are_functorch_transforms_active():
             return True
         unpack = self.torch.autograd.forward_ad.unpack_dual
         return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
 
-    def _refuse_active_numbers(self, given: Mapping[str, Any]) -> None:
+    def _refuse_active_numbers(self, given: Mapping[str, object]) -> None:
         """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
         for name in given.keys() & set(self.inputs) - self.arrays:
             value = given[name]
@@ -273,7 +274,7 @@ class TorchOperator(PureFunction):
                 if isinstance(one, self.torch.Tensor) and self.torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
                     refuse_number(self, name, "has a tangent")
 
-    def _refuse_tangents(self, args: Sequence[Any]) -> None:
+    def _refuse_tangents(self, args: Sequence[object]) -> None:
         """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""
         forward = self.torch.autograd.forward_ad
         if forward._current_level < 0 or not self.torch._C._is_fwd_grad_enabled():

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -49,7 +50,7 @@ class Maps:
     second: Callable[..., Any]
 
 
-def functions_of(torch: Any, operator: PureFunction, custom: Maps) -> Maps:
+def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Maps:
     """Return the maps as functions of autograd, which call those of ``custom`` operators."""
     maps = replace(custom)
     rules = Rules(torch, operator, maps)
@@ -62,7 +63,7 @@ def functions_of(torch: Any, operator: PureFunction, custom: Maps) -> Maps:
     return maps
 
 
-def _tupled(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _tupled(forward: Callable[..., object]) -> Callable[..., object]:
     def call(*args: Any) -> Any:
         results = forward(*args)
         return tuple(results) if isinstance(results, list) else results
@@ -70,18 +71,18 @@ def _tupled(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _batched(torch: Any, label: str, maps: Maps, name: str, info: Any, dims: Sequence[Any], *args: Any) -> Any:
+def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: object, dims: Sequence[object], *args: object) -> object:
     return looped(torch, label, getattr(maps, name), info, dims, args)
 
 
 class Rules:
     """For each map, what it saves (``setup_context``), and its derivatives (``backward``, ``jvp``)."""
 
-    def __init__(self, torch: Any, operator: PureFunction, maps: Maps) -> None:
+    def __init__(self, torch: ModuleType, operator: PureFunction, maps: Maps) -> None:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 
-    def _save(self, ctx: Context, values: Sequence[Any]) -> None:
+    def _save(self, ctx: Context, values: Sequence[object]) -> None:
         """Save values of any kind."""
         tensors = [v for v in values if isinstance(v, self.torch.Tensor)]
         ctx.save_for_backward(*tensors)
@@ -106,7 +107,7 @@ class Rules:
     def _chosen(self, values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
         return [*itertools.compress(values, which)]
 
-    def _spread(self, values: Iterable[Any], which: Sequence[bool]) -> list[Any]:
+    def _spread(self, values: Iterable[object], which: Sequence[bool]) -> list[Any]:
         remaining = iter(values)
         return [next(remaining) if chosen else None for chosen in which]
 
@@ -122,7 +123,7 @@ class Rules:
 
     # --- launch ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
+    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[object], output: object) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.mark_non_differentiable(*(out for out in outputs if not out.is_floating_point()))
         self._save(ctx, [*outputs, *inputs])
@@ -134,7 +135,7 @@ class Rules:
             return (None,) * len(args)
         return tuple(self._spread(self.maps.gradient(Active(along), *self._filled(adjoints, outputs), *outputs, *args), along))
 
-    def jvp_of_launch(self, ctx: Context, *tangents: Any) -> Any:
+    def jvp_of_launch(self, ctx: Context, *tangents: object) -> Any:
         _, outputs, args = self._parts(0, self._saved(ctx))
         along = self._active(args, [t is not None for t in tangents])
         directions = self._chosen(tangents, along)
@@ -158,7 +159,7 @@ class Rules:
         by_adjoints = self._spread(results, self._floats(adjoints))
         return None, *by_adjoints, *[None] * self.results, *self._spread(results, asked)
 
-    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: Any) -> tuple[Tensor, ...]:
+    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: object) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         by_adjoints, _, by_args = self._parts(self.results, tangents)
@@ -191,7 +192,7 @@ class Rules:
             by_args = self._spread(results[sum(self._floats(weights)) :], asked)
         return None, *by_directions, *[None] * self.results, *by_args
 
-    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: Any) -> tuple[Tensor, ...]:
+    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: object) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         by_directions, _, by_args = self._parts(len(directions), tangents)
@@ -201,12 +202,12 @@ class Rules:
 
     # --- second --------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_second(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
+    def setup_context_of_second(self, ctx: Context, inputs: Sequence[object], output: object) -> None:
         """Save nothing: there are no third derivatives."""
 
     def backward_of_second(self, ctx: Context, *cotangents: Tensor | None) -> NoReturn:
         self._refuse("first and second derivatives, no third ones", "differentiate at most twice")
 
-    def jvp_of_second(self, ctx: Context, *tangents: Any) -> NoReturn:
+    def jvp_of_second(self, ctx: Context, *tangents: object) -> NoReturn:
         problem = "first and second derivatives, no third ones, and in forward mode a second one would have a tangent, which is a third"
         self._refuse(problem, "call `torch.autograd.grad` after the dual level, or differentiate at most twice")

@@ -178,12 +178,12 @@ def _number(frame: Any) -> int:
     return int(Scalar.from_address(frame.attrs.items[0]).value[0])
 
 
-def _buffers(given: Any, stream: int | None) -> list[Any]:
+def _buffers(given: Any, stream: int | None) -> list[object]:
     given.check()
     return [_buffer(BufferOfXla.at(given.items[k]), stream) for k in range(given.count)]
 
 
-def _buffer(buffer: Any, stream: int | None) -> Any:
+def _buffer(buffer: Any, stream: int | None) -> object:
     dtype = _TYPES.get(buffer.dtype)
     if dtype is None:
         raise RuntimeError(f"XLA passes a buffer of the type with the number {buffer.dtype}, which kernels do not have")

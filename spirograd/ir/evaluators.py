@@ -68,7 +68,7 @@ def cast(t: DType, a: Any) -> Any:
     return t.np.type(a)
 
 
-def bitcast(t: DType, a: Any) -> Any:
+def bitcast(t: DType, a: object) -> Any:
     return np.asarray(a).view(t.np)[()]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from spirograd.base.dtypes import VOID, DType, Vec, i32, u1, u32, u64
 from spirograd.base.matrix_shapes import LANES, SHAPES, TOTAL, USES, held_entries, row_stride
@@ -18,7 +18,7 @@ class Verifier(Protocol):
     level: str
     path: list[Op]
 
-    def need(self, holds: Any, op: Op, rule: str) -> None: ...
+    def need(self, holds: bool, op: Op, rule: str) -> None: ...
 
     def fail(self, op: Op, rule: str) -> NoReturn: ...
 

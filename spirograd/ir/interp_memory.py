@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import storage
 from spirograd.ir.addresses import NUMBERS, cell_offset, component_number
@@ -17,11 +18,11 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 class AddressSpace(Protocol):
     """The memory that the interpreter reads and writes."""
 
-    def resolve(self, address: int) -> np.ndarray[Any, Any]:
+    def resolve(self, address: int) -> Array:
         """Return the writable bytes (uint8) from ``address`` to the end of its allocation. Raise LookupError if there is no allocation."""
 
 
-def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> np.ndarray[Any, Any]:
+def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> Array:
     """Return the bytes behind a buffer slot, or no bytes if its address is null or freed: then any access is out of range."""
     address = int.from_bytes(block[slot.offset : slot.offset + 8], "little")
     try:

@@ -104,7 +104,7 @@ class Region:
         return self.ops[-1].args
 
     def having(self, codes: Collection[OpCode]) -> Iterator[Op]:
-        """Every operation in here whose code is one of ``codes``, outer before inner, in order."""
+        """Yield every operation in the region whose code is one of ``codes``, outer before inner, in order."""
         if not self.codes.isdisjoint(codes):
             for op in self.ops:
                 if op.code in codes:
@@ -524,7 +524,7 @@ class Kernel:
         return [access for region in (*[f.body for f in self.functions], self.body) for access in region.accesses]
 
     def having(self, codes: Collection[OpCode]) -> Iterator[Op]:
-        """Every operation of the functions and of the body whose code is one of ``codes``."""
+        """Yield every operation of the functions and of the body whose code is one of ``codes``."""
         return chain.from_iterable([region.having(codes) for region in (*[f.body for f in self.functions], self.body)])
 
     def walk(self) -> Iterator[Op]:

@@ -54,7 +54,7 @@ _CLASSES = (
 _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
 _ENUM_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _ENUMS}
-_NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
+_NAMES: dict[str, object] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Fields of dataclasses that the text omits unless locations are requested.
 _LOC_FIELDS = frozenset(("loc",))
 
@@ -214,7 +214,7 @@ class _Printer:
 
 
 @functools.cache
-def _fields(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+def _fields(cls: type[Any]) -> tuple[tuple[str, object], ...]:
     """Return the names and defaults of the fields of a dataclass."""
     return tuple([(field.name, field.default) for field in fields(cls)])
 
@@ -371,7 +371,7 @@ class _Parser:
             return cls(*[self.evaluate(x) for x in node.args], **keywords)
         raise ValueError(f"{ast.unparse(node)} is not allowed")
 
-    def construct(self, line: _Line) -> Any:
+    def construct(self, line: _Line) -> object:
         """Evaluate a call of an attribute class at the cursor."""
         name = line.match(_NAME, "a class")
         if not line.text.startswith("(", line.at):

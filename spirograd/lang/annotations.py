@@ -80,7 +80,7 @@ class MatrixType(AggregateType):
     def __hash__(self) -> int:
         return hash((self.shape, str(self.entry_dtype)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (MatrixType, (self.n, self.m if self.ndim == 2 else None, self._dtype))
 
     def __repr__(self) -> str:

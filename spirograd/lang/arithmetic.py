@@ -31,6 +31,18 @@ class Elementwise(Protocol):
     def __call__(self, *args: Any) -> Any: ...
 
 
+class Unary(Protocol):
+    """A function of one number, vector or matrix."""
+
+    def __call__(self, x: Any, /) -> Any: ...
+
+
+class Binary(Protocol):
+    """A function of two numbers, vectors or matrices."""
+
+    def __call__(self, a: Any, b: Any, /) -> Any: ...
+
+
 def elementwise(function: F) -> F:
     """Apply ``function`` to each entry where an argument is a matrix (anything with ``__sg_elementwise__``)."""
 
@@ -55,7 +67,7 @@ def traceable(function: F) -> F:
     return function
 
 
-def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str) -> Elementwise:
+def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str) -> Unary:
     def run(x: Any) -> Any:
         return emit(code, scalar.to_float(x)) if isinstance(x, Value) else _python(python, x)
 
@@ -64,7 +76,7 @@ def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str
     return elementwise(run)
 
 
-def _python(function: Callable[..., Any], *args: Any) -> Any:
+def _python(function: Callable[..., Any], *args: Any) -> object:
     """Return the function in Python scope, with NaN and infinities as in kernels."""
     if any(isinstance(a, TracedNumber) for a in args):
         return traced_numbers.apply(function, args)
@@ -94,7 +106,7 @@ def _nearest(x: Value) -> Value:
     return rounded
 
 
-def _nearest_number(x: Any) -> Any:
+def _nearest_number(x: Any) -> object:
     truncated = np.trunc(x)
     return truncated + np.copysign(1.0, x) if builtins.abs(x - truncated) >= 0.5 else truncated
 
@@ -200,7 +212,7 @@ max = _extremum(
 )
 
 
-def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Elementwise:
+def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Binary:
     def run(a: Any, b: Any) -> Any:
         return function(a, b)
 
@@ -291,7 +303,7 @@ def _tracing() -> bool:
     return current_trace() is not None
 
 
-def as_dtype(t: Any) -> DType:
+def as_dtype(t: object) -> DType:
     """Return a dtype given as such, as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
     if isinstance(t, DType):
         return t
@@ -308,7 +320,7 @@ def as_dtype(t: Any) -> DType:
     raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
 
 
-def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Elementwise:
+def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Unary:
     def run(x: Any) -> Any:
         if not isinstance(x, Value):
             return python(int(x))
@@ -321,9 +333,7 @@ def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) 
 
 
 popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "Return the number of one bits, an i32.")
-clz = _bit_count(
-    "clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "Return the number of leading zero bits, an i32."
-)
+clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "Return the number of leading zero bits, an i32.")
 
 
 @elementwise

@@ -102,7 +102,7 @@ def projection(a: Matrix, values: Sequence[Any], vectors: Matrix, projected: Mat
     ]
 
 
-def singular(a: Matrix, u: Matrix, sigma: Sequence[Any], v: Matrix, t: DType) -> tuple[Rows, list[Any], Rows]:
+def singular(a: Matrix, u: Matrix, sigma: Sequence[object], v: Matrix, t: DType) -> tuple[Rows, list[Any], Rows]:
     """Return the singular value decomposition of ``a``, with derivatives; singular values may be negative."""
     n = len(a)
     fixed = constants(u, t), [constant(x, t) for x in sigma], constants(v, t)

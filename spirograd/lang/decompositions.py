@@ -83,7 +83,7 @@ def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[
 # --- symmetric matrices --------------------------------------------------------------------------------------------------------
 
 
-def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[Any]], list[Any], list[list[Any]]]:
+def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[object]], list[object], list[list[object]]]:
     """Return the matrix to decompose, its symmetric part, eigenvalues and eigenvectors, the latter two with derivatives."""
     matrix = _square(a, dt, name, range(1, _LARGEST + 1))
     n, rows = matrix.n, matrix.rows

@@ -85,7 +85,7 @@ class PerformanceDispatcher:
         trial.fastest = None
         return True
 
-    def _try_next(self, trial: Trial, fitting: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _try_next(self, trial: Trial, fitting: list[int], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the implementation that ran least often in this round, and time it once it is warm."""
         warmup = self.first_warmup if trial.rounds == 0 else self.warmup
         chosen = min(fitting, key=lambda k: trial.calls.get(k, 0))

@@ -40,7 +40,7 @@ def _pairs(n: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(n) for j in range(i + 1, n)]
 
 
-def _rotation(low: Any, high: Any, off: Any) -> tuple[Any, Any, Any]:
+def _rotation(low: Any, high: Any, off: Any) -> tuple[object, object, object]:
     """Return cosine, sine and tangent of the rotation that makes the symmetric [[low, off], [off, high]] diagonal."""
     active = arithmetic.abs(off) > _TINY * (arithmetic.abs(low) + arithmetic.abs(high))
     theta = (high - low) / (2.0 * arithmetic.select(active, off, 1.0))
@@ -50,7 +50,7 @@ def _rotation(low: Any, high: Any, off: Any) -> tuple[Any, Any, Any]:
     return c, t * c, t
 
 
-def _turn(a: Column, b: Column, c: Any, s: Any) -> tuple[Column, Column]:
+def _turn(a: Column, b: Column, c: object, s: object) -> tuple[Column, Column]:
     return [c * x - s * y for x, y in zip(a, b)], [s * x + c * y for x, y in zip(a, b)]
 
 

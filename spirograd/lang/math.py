@@ -64,7 +64,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _real(x: Any) -> Any:
+def _real(x: Any) -> object:
     """Return a scalar as a float."""
     return scalar.to_float(x) if isinstance(x, Value) else float(x) if not isinstance(x, TracedNumber) else x
 

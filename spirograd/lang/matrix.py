@@ -50,7 +50,7 @@ def make_host_element(entries: Sequence[object], shape: Shape, write: Writer | N
     return m
 
 
-def _entries_and_shape(data: Any) -> tuple[list[Any], Shape]:
+def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
     """Return the entries in row-major order and the shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
@@ -165,7 +165,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             entries = [typed(e, t) for e in entries]
         return make(entries, shape)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (make, (self._entries, self.shape))
 
     # --- what it is ---
@@ -439,7 +439,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """Return the sum of the squares of the entries."""
         return dense_algebra.dot(self._entries, self._entries)
 
-    def _safe_norm_sqr(self, eps: Scalar) -> Any:
+    def _safe_norm_sqr(self, eps: Scalar) -> object:
         return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
 
     def norm(self, eps: Scalar = 0) -> Any:
@@ -501,7 +501,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
 
     @staticmethod
-    def identity(dt: Any, n: int) -> Matrix:
+    def identity(dt: object, n: int) -> Matrix:
         """Return the n x n identity of type ``dt``."""
         return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
 

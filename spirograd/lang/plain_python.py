@@ -23,7 +23,7 @@ class _State(threading.local):
 
     running = False
     call: Callable[..., Any]  # Calls a function of the kernel language.
-    random: tuple[Any, random.Random] | None = None
+    random: tuple[object, random.Random] | None = None
 
 
 state = _State()

@@ -16,7 +16,7 @@ from spirograd.lang import arithmetic, scalar
 from spirograd.lang.scalar import Value
 
 
-def _pcg3d(x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
+def _pcg3d(x: object, y: object, z: object) -> tuple[Any, Any, Any]:
     multiplier, increment = scalar.constant(1664525, u32), scalar.constant(1013904223, u32)
     x, y, z = (_plus_product(increment, v, multiplier) for v in (x, y, z))
     x = _plus_product(x, y, z)

@@ -138,7 +138,7 @@ class Event:
 
     def __init__(self) -> None:
         self._session = context.session()
-        self._event: Any = None
+        self._event: object = None
 
     def __enter__(self) -> Event:
         return self
@@ -205,7 +205,7 @@ def taken_from(kwargs: dict[str, object], parameters: Container[str]) -> Abstrac
     return None
 
 
-def _side_handle(stream: Stream | None) -> Any:
+def _side_handle(stream: Stream | None) -> object:
     if stream is None:
         return None
     if not isinstance(stream, Stream):

@@ -152,7 +152,7 @@ class Struct(metaclass=NearNamesOfClass):
     def __sg_describe__(self) -> str:
         return f"a struct with members {', '.join(self._members)}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (make_struct, (self._members, dict(self._methods)))
 
     def __copy__(self) -> Struct:

@@ -203,7 +203,7 @@ class TileType:
     def __repr__(self) -> str:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
-    def zeros(self, dtype: object = None) -> Struct:
+    def zeros(self, dtype: object = None) -> Any:
         """Return a tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises
         SpirogradTypeError for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)

@@ -231,7 +231,7 @@ def computed(value: object, operands: Sequence[tuple[object, float]]) -> Any:
     return TracedNumber(float(value), first.record, [pair for pair in traced if pair[0].record is first.record], first.loc)
 
 
-def apply(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+def apply(function: Callable[..., object], args: Sequence[Any]) -> Any:
     """Return ``function`` of numbers, of which some are traced. Functions outside of `RATES` end the history."""
     values = [float(plain(x)) for x in args]
     with np.errstate(all="ignore"):

@@ -319,5 +319,5 @@ def _ones(held: Any) -> object:
     return ones
 
 
-def _unchanged(held: object) -> Any:
+def _unchanged(held: object) -> object:
     return held

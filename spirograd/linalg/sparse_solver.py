@@ -127,10 +127,10 @@ class SparseSolver(NearNames):
 
         return tape.with_reverse(run, solution.add_adjoint, () if memory is None else (memory,))
 
-    def _solved(self, b: Any) -> Any:
+    def _solved(self, b: object) -> object:
         return self._factors.solve(self._right_side(b).astype(np.float64))
 
-    def _stored(self, x: Any, b: object, out: Any) -> Any:
+    def _stored(self, x: Any, b: object, out: Any) -> object:
         x = x.astype(self.dtype.np)
         if out is None and not isinstance(b, Ndarray):
             return x
@@ -187,7 +187,7 @@ class _Solution:
         self._entries.add_gradient(flow)
 
 
-def _symmetric(held: Any, dtype: Any, solver_type: str) -> Any:
+def _symmetric(held: Any, dtype: Any, solver_type: str) -> object:
     """Return the symmetric matrix of the lower triangle of ``held``, which may differ from ``held`` by rounding."""
     sparse = scipy_module("sparse")
     lower = sparse.tril(held, format="csc")

@@ -1,1 +1,1 @@
-"""Device IR to LLVM IR."""
+"""Code generators that emit LLVM IR from device IR."""

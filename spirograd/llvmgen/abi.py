@@ -1,38 +1,38 @@
-"""Names and numbers shared by generated code, the worker pool and the CPU device. Knows nothing of the IR."""
+"""Names and numbers shared by generated code, the worker pool and the CPU device. This module does not depend on the IR."""
 
 from __future__ import annotations
 
 # `void sg_kernel(ptr block, ptr pool)`: runs all tasks of a kernel in order. One per module.
 DRIVER = "sg_kernel"
-# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost, i64 slots, i64 lanes)`: calls
-# `task(block, lo, hi, slot, lanes)` over [begin, end) and waits. ``cost`` is the work of one iteration in units of roughly one scalar
-# instruction. ``slots``: how many iterations may run at the same time, at most ``lanes`` of them in lockstep on one thread. A task gets
-# fewer lanes (i32) where its chunks have fewer iterations, or there are fewer thread slots; ``slot`` (i32), from 0, tells the threads that
-# take part apart: those times the lanes are at most the thread slots.
+# `void sg_pool_run(ptr pool, ptr task, ptr block, i64 begin, i64 end, i64 cost, i64 slots, i64 lanes)`: calls `task(block, lo, hi, slot,
+# lanes)` over [begin, end) and waits. ``cost`` is the work of one iteration in units of roughly one scalar instruction. ``slots``: the
+# number of iterations that may run at the same time, at most ``lanes`` of them as lanes of one thread. A task gets fewer lanes (i32) if its
+# chunks have fewer iterations, or there are fewer thread slots. ``slot`` (i32), from 0, distinguishes the threads that take part: their
+# number times the lanes is at most the number of thread slots.
 POOL_RUN = "sg_pool_run"
-# `void sg_pool_update(ptr pool, ptr task, ptr uncontended, ptr block, i64 begin, i64 end, i64 cost, i64 uncontended_cost, i64 slots,
-# i64 lanes)`: the same for tasks with atomics. ``uncontended`` (or null) is the variant of ``task`` without atomics. One thread runs it,
-# while no other launch is in this function.
+# `void sg_pool_update(ptr pool, ptr task, ptr uncontended, ptr block, i64 begin, i64 end, i64 cost, i64 uncontended_cost, i64 slots, i64
+# lanes)`: the same for tasks with atomics. ``uncontended`` (or null) is the variant of ``task`` without atomics. One thread runs it, while
+# no other launch is in this function.
 POOL_UPDATE = "sg_pool_update"
-# `i64 sg_stack_limit()`: the lowest address in the stack of the calling thread at which a function that calls itself may begin.
+# `i64 sg_stack_limit()`: the lowest address in the stack of the calling thread at which a recursive function may begin.
 STACK_LIMIT = "sg_stack_limit"
-# `[2 x i64]`: where the stack of the main thread ends and begins, if that is known; to ask for it takes long on Linux.
+# `[2 x i64]`: the end and the begin of the stack of the main thread, if they are known, because the query is slow on Linux.
 MAIN_STACK = "sg_main_stack"
-# Bytes that such a function, and what it calls that does not call itself, may take beyond that; of that on GPUs.
+# Bytes beyond that limit for a recursive function and its callees that are not recursive, and the same on GPUs.
 STACK_RESERVE = 128 << 10
 GPU_STACK_RESERVE = 2 << 10
-# `void sg_worker_main(ptr pool)`: the body of a worker thread; returns once the pool is told to stop.
+# `void sg_worker_main(ptr pool)`: the body of a worker thread; returns after `sg_pool_stop`.
 WORKER_MAIN = "sg_worker_main"
-# `void sg_pool_stop(ptr pool)`: tells the workers to return.
+# `void sg_pool_stop(ptr pool)`: stops the workers.
 POOL_STOP = "sg_pool_stop"
-# Thread slots of tasks that do not say how many: more than there are threads, and as many as a ticket can count.
+# The default number of thread slots of a task: more than there are threads, and the most that a ticket can count.
 ANY_SLOTS = 1 << 15
 
-# Less work than this (units of cost) is done by the caller alone: waking a worker costs 1 to 10 microseconds.
+# Less work than this (units of cost) runs on the caller alone: waking a worker costs 1 to 10 microseconds.
 INLINE_WORK = 30_000
-# A chunk holds at least this much work, so that taking it costs little beside it.
+# The least work of a chunk, so that claiming it costs little in comparison.
 CHUNK_WORK = 8_000
-# Chunks per thread: more balance better, fewer cost less.
+# Chunks per thread: more of them balance better, fewer cost less.
 CHUNKS_PER_THREAD = 8
 
 # The state of a pool: byte offsets. Words written by different threads lie on different cache lines.

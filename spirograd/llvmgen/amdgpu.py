@@ -18,7 +18,7 @@ from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
-# What LLVM 22 knows and the runtime of ROCm can load. Those from gfx10 on run waves of 32 lanes, the others of 64.
+# Architectures that LLVM 22 and the runtime of ROCm support. Those from gfx10 on run waves of 32 lanes, the others of 64.
 ARCHITECTURES = tuple(
     f"gfx{number}"
     for number in (
@@ -28,18 +28,18 @@ ARCHITECTURES = tuple(
     )
 )
 _TRIPLE = "amdgcn-amd-amdhsa"
-_CODE_OBJECT_VERSION = 500  # 5: what ROCm 6 and newer load
-_GRID_SIZE_X = 12  # the offset in the dispatch packet of how many invocations there are in x
+_CODE_OBJECT_VERSION = 500  # 5: the version that ROCm 6 and newer load
+_GRID_SIZE_X = 12  # the offset in the dispatch packet of the number of invocations in x
 _ROW_XMASK, _QUAD = 0x160, 0x0  # controls of DPP: lane i reads lane i ^ mask of its 16; lanes of 4 in any order
 _ROW_MIRROR, _HALF_MIRROR = 0x140, 0x141  # lane i reads lane 15 - i of its 16; lane 7 - i of its 8
 _ROW = 16  # lanes that DPP reaches
 _IDENTITY = (0x76543210, 0xFEDCBA98)
-# The reciprocal square root flushes subnormal numbers: what is smaller than this is scaled.
+# The reciprocal square root flushes subnormal numbers: values smaller than this are scaled.
 _SMALL, _SCALE, _ROOT_OF_SCALE = 2.0**-100, 2.0**48, 2.0**24
 
 
 def capabilities(architecture: str) -> Capabilities:
-    """What every GPU of an architecture of `ARCHITECTURES` can do."""
+    """Return the capabilities that every GPU of an architecture of `ARCHITECTURES` has."""
     wave = 32 if _has_waves_of_32(architecture) else 64
     own = replace(CAPABILITIES, target_name="amdgpu", cpu_name=architecture, subgroup_size=wave, shared_memory=64 << 10)
     return replace(own, subgroup_reductions=COMBINATIONS)
@@ -59,7 +59,7 @@ def _call(e: GpuEmitter, name: str, arguments: str = "", result: str = "i32") ->
 
 
 def _workgroups(e: GpuEmitter) -> str:
-    """From the packet that dispatched the kernel, which counts invocations."""
+    """Return the number of workgroups from the packet that dispatched the kernel, which counts invocations."""
     packet = e.value(f"call ptr addrspace(4) {e.module.declare('llvm.amdgcn.dispatch.ptr', 'ptr addrspace(4)', '')}()")
     place = e.value(f"getelementptr inbounds i8, ptr addrspace(4) {packet}, i64 {_GRID_SIZE_X}")
     invocations = e.value(f"load i32, ptr addrspace(4) {place}, align 4, !invariant.load !0, !noundef !0")
@@ -76,7 +76,8 @@ def _rank(e: GpuEmitter, mask: str) -> str:
 
 
 def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
-    """Between few lanes as an operand of the instruction that uses the value (DPP), else through the network of shared memory."""
+    """Exchange a value with another lane: a near lane as an operand of the instruction that uses the value (DPP), other lanes through the
+    network of shared memory."""
     control = None
     if mask < 4:
         control = _QUAD + sum([(lane ^ mask) << (2 * lane) for lane in range(4)])
@@ -104,7 +105,7 @@ def _barrier(e: GpuEmitter) -> None:
 
 
 def _subgroup_barrier(e: GpuEmitter) -> None:
-    """Lanes run in step; nothing moves across it."""
+    """Emit a barrier that no code moves across. Lanes of a subgroup run in lockstep."""
     e.line('fence syncscope("wavefront") acq_rel')
     e.line(f"call void {e.module.declare('llvm.amdgcn.wave.barrier', 'void', '')}()")
 
@@ -124,9 +125,10 @@ def _dpp(e: GpuEmitter, value: str, control: int) -> str:
 
 
 def _reduce(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
-    """By a butterfly, as LLVM's optimiser of atomics does: its reductions over waves are loops over the lanes. Waves of 64 cannot exchange
-    values of lanes i and i ^ 4 or i ^ 8 by DPP, but mirror rows, whose quads, or halves, hold one value by then; the values of their rows
-    are combined by scalar instructions. In a branch some lanes may be missing: they take part with the identity (whole wave mode)."""
+    """Reduce by a butterfly, as LLVM's optimiser of atomics does, because LLVM's reductions over waves are loops over the lanes. Waves of
+    64 cannot exchange values of lanes i and i ^ 4 or i ^ 8 by DPP, but mirror rows, whose quads, or halves, hold one value by then; scalar
+    instructions combine the values of their rows. In a branch some lanes may be missing: they take part with the identity (whole wave
+    mode)."""
     t = i32 if signed else u32
     value = _call(e, "set.inactive.i32", f"i32 {value}, i32 {literal(identity(kind, t), t)}")
 
@@ -158,7 +160,7 @@ AMDGPU = Dialect(
     by_value="byref",
     stack_space=5,
     scope=' syncscope("agent")',
-    # Memory that the runtime allocates is neither fine-grained nor another device's, where atomics of the hardware would do nothing.
+    # Memory that the runtime allocates is neither fine-grained nor on another device, where atomics of the hardware would do nothing.
     atomic_metadata=", !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0, !amdgpu.ignore.denormal.mode !0",
     launch_bounds=lambda size, _: f'"amdgpu-flat-work-group-size"="{size},{size}" "uniform-work-group-size"="true"',
     module_flags=(f'i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}',),
@@ -178,7 +180,7 @@ AMDGPU = Dialect(
     matrix_load=_no_products,
     matrix_store=_no_products,
     matrix_product=_no_products,
-    clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some
+    clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # the cycle counter has 20 bits on some
     rsqrt=_rsqrt,
 )
 
@@ -204,6 +206,6 @@ def compile_code_object(text: str, caps: Capabilities, options: CompileOptions) 
             optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
         if not options.keep_stages:
             return MachineCode(link_code_object(machine.emit_object(module)))
-        # Emitting changes the module, so the text comes from a clone.
+        # Code generation changes the module, so the text comes from a clone.
         binary = link_code_object(machine.emit_object(module.clone()))
         return MachineCode(binary, str(module), machine.emit_assembly(module.clone()))

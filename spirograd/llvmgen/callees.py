@@ -1,5 +1,5 @@
-"""Functions that a kernel calls, as LLVM functions: on one value, and on vectors of them for loops that are vectorised. Those that access
-memory take the entries of the argument block that they use as their last parameters."""
+"""Functions that a kernel calls, as LLVM functions on one value, and on vectors for loops that are vectorised. Functions that access memory
+take the entries of the argument block that they use as their last parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spirograd.ir.vector_functions import has_vector_forms, on_lanes
 from spirograd.llvmgen.function import STACK_LIMIT, BlockEntry, FunctionEmitter, entry_of
 from spirograd.llvmgen.module import ModuleText, returned_type, symbol, type_name
 
-# The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
+# The most calls in a kernel that LLVM may inline. Kernels with many calls have functions to stay small.
 _FEW = 8
 
 
 def vector_widths(caps: Capabilities) -> tuple[int, ...]:
-    """The numbers of lanes at which LLVM may vectorise a loop that calls a function: those of f64 and of f32 in a register. None on GPUs,
-    whose invocations are scalar."""
+    """Return the numbers of lanes at which LLVM may vectorise a loop that calls a function: those of f64 and of f32 in a register. None on
+    GPUs, whose invocations are scalar."""
     if caps.target.invocations:
         return ()
     if "+avx512f" in caps.cpu_features:
@@ -28,9 +28,9 @@ def vector_widths(caps: Capabilities) -> tuple[int, ...]:
 
 
 class Callees:
-    """Defines in ``module`` those functions of ``kernel`` that are called, each as often as it is called on another number of lanes.
+    """The functions of ``kernel`` that are called, defined in ``module`` once for each number of lanes.
 
-    ``new_emitter``: makes what emits a function on single values.
+    ``new_emitter``: returns an emitter of a function on single values.
     """
 
     def __init__(self, module: ModuleText, new_emitter: Callable[[], FunctionEmitter], kernel: Kernel) -> None:
@@ -42,12 +42,12 @@ class Callees:
         self._many = bool(kernel.functions) and sum([callee_of(op) is not None for op in kernel.walk()]) > _FEW
         self._symbols: dict[tuple[str, int], str] = {}
         self._variants: dict[str, str] = {}
-        self._entries: dict[str, list[BlockEntry] | tuple[BlockEntry, ...]] = {}  # of functions that access memory
+        self._entries: dict[str, list[BlockEntry] | tuple[BlockEntry, ...]] = {}  # the entries of functions that access memory
         self._kernel = kernel
         self._recursive = kernel.recursive()
 
     def memory_callee(self, name: str) -> tuple[str, Sequence[BlockEntry]]:
-        """What stands before the arguments of a call, and what of the argument block comes after them."""
+        """Return the text before the arguments of a call, and the entries of the argument block that follow them."""
         if name not in self._entries:
             if name in self._recursive:
                 self._entries |= dict.fromkeys(self._recursive, self._recursive_entries())
@@ -57,8 +57,8 @@ class Callees:
         return f"@{self._symbols[name, 1]}", self._entries[name]
 
     def _recursive_entries(self) -> tuple[BlockEntry, ...]:
-        """The entries that any function that calls itself uses, or that those use which it calls: a call of such a function comes before
-        all that it uses is emitted, so all of them take all."""
+        """Return the entries that any recursive function or its callees use. A call of such a function is emitted before all of its uses
+        are known, so every recursive function takes all entries."""
         pointer = self._new_emitter().buffer_pointer
         entries = {STACK_LIMIT: None}
         reached = called(self._kernel.functions, [f.body for f in self._kernel.functions if f.name in self._recursive])
@@ -73,12 +73,12 @@ class Callees:
         return tuple(entries)
 
     def callee(self, name: str, lanes: int) -> tuple[str, str]:
-        """What stands before and behind the arguments of a call on ``lanes`` lanes."""
+        """Return the text before and behind the arguments of a call on ``lanes`` lanes."""
         vectorised = lanes == 1 and bool(vector_widths(self._module.caps)) and has_vector_forms(self._functions[name])
         return f"@{self._defined(name, lanes)}", f" {self._vector_forms(name)}" if vectorised else ""
 
     def _vector_forms(self, name: str) -> str:
-        """The attribute of a call of the scalar function that names its vector forms, which LLVM may call instead."""
+        """Return the attribute of a call of the scalar function that names its vector forms, which LLVM may call instead."""
         if name not in self._variants:
             params = "v" * len(self._functions[name].body.params)
             scalar = self._defined(name, 1)
@@ -91,11 +91,11 @@ class Callees:
         return self._variants[name]
 
     def _defined(self, name: str, lanes: int) -> str:
-        found = self._symbols.get((name, lanes))
-        if found is None:
-            found = self._symbols[name, lanes] = self._module.unique(symbol(f"sg.{name}" if lanes == 1 else f"sg.{name}.v{lanes}"))
-            self._module.functions.append(self._definition(found, self._functions[name], lanes))
-        return found
+        callee = self._symbols.get((name, lanes))
+        if callee is None:
+            callee = self._symbols[name, lanes] = self._module.unique(symbol(f"sg.{name}" if lanes == 1 else f"sg.{name}.v{lanes}"))
+            self._module.functions.append(self._definition(callee, self._functions[name], lanes))
+        return callee
 
     def _definition(self, name: str, function: Function, lanes: int) -> str:
         emitter = self._new_emitter()
@@ -111,20 +111,21 @@ class Callees:
         return f"define internal {kind} @{name}({', '.join(params)}) {group} {{\n{emitter.body_text()}\n  {returned}\n}}\n"
 
     def _returned(self, emitter: FunctionEmitter, body: Region) -> tuple[str, str]:
-        """The type of what a function with this body returns, and the instruction at its end."""
+        """Return the type of the result of a function with this body, and the instruction at its end."""
         results = body.results
         if not results:
             return "void", "ret void"
         if len(results) == 1:
             return type_name(results[0].type), f"ret {emitter.typed(results[0])}"
-        kind, whole = returned_type([value.type for value in results]), "poison"
+        kind, returned = returned_type([value.type for value in results]), "poison"
         for k, value in enumerate(results):
-            whole = emitter.value(f"insertvalue {kind} {whole}, {emitter.typed(value)}, {k}")
-        return kind, f"ret {kind} {whole}"
+            returned = emitter.value(f"insertvalue {kind} {returned}, {emitter.typed(value)}, {k}")
+        return kind, f"ret {kind} {returned}"
 
     def _attributes(self, function: Function) -> str:
-        """Both arms of a branch may call a function without loops: it returns for any operands. A function that calls itself does call, so
-        that it comes to the end of the stack if it does not end, instead of running for ever."""
+        """Return the attributes of a function. Both arms of a branch may call a function without loops, because it returns for any
+        operands. A recursive function does call itself, so that endless recursion reaches the end of the stack instead of running for
+        ever."""
         inlined, returns = "noinline " if self._many else "", "" if function.name in self._looping else " willreturn speculatable"
         if function.name in self._recursive:
             return f'{inlined}nounwind "disable-tail-calls"="true"'

@@ -1,8 +1,8 @@
-"""The linker of code objects: the object file that LLVM makes of a module for AMD's GPUs -> the shared object that the runtime loads.
+"""The linker of code objects: from the object file that LLVM emits for AMD's GPUs to the shared object that the runtime loads.
 
-There is one object file, which refers to nothing outside of itself, so linking means to lay out its sections in segments, to list its
-symbols where loaders look for them, and to resolve the few relocations. The formats are those of the ELF specification, and of "User Guide
-for AMDGPU Backend" in LLVM's documentation.
+There is one object file, which refers to nothing outside of itself. Linking therefore lays out its sections in segments, lists its symbols
+where loaders look for them, and resolves the few relocations. The formats are those of the ELF specification, and of "User Guide for AMDGPU
+Backend" in LLVM's documentation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READABLE, _WRITABLE, _EXECUTABLE = 4, 2, 1  # p_flags
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT = 4, 5, 6, 10, 11
 _PAGE = 4096
 
-# What a relocation writes, from the address of the symbol and its own place: by type.
+# The value that a relocation writes, as a function of the addresses of the symbol and of the relocation, by type.
 _RELOCATIONS: dict[int, tuple[str, Callable[[int, int], int]]] = {
     4: ("<I", lambda target, place: (target - place) & 0xFFFFFFFF),  # REL32
     5: ("<Q", lambda target, place: (target - place) & (1 << 64) - 1),  # REL64
@@ -40,7 +40,7 @@ _RELOCATIONS: dict[int, tuple[str, Callable[[int, int], int]]] = {
 
 
 class Symbol(NamedTuple):
-    """``section``: its number in the object file; ``value``: its offset in there."""
+    """A symbol. ``section``: the number of its section in the object file; ``value``: its offset there."""
 
     name: str
     info: int
@@ -51,13 +51,14 @@ class Symbol(NamedTuple):
 
     @property
     def exported(self) -> bool:
-        """Whether loaders find it: global or weak, and of default or protected visibility."""
+        """Return whether loaders find the symbol: global or weak, and of default or protected visibility."""
         return bool(self.name) and self.info >> 4 in (1, 2) and self.other & 3 in (0, 3)
 
 
 @dataclass(slots=True, eq=False)
 class Section:
-    """``number``: in the object file, 0 if the linker makes the section. ``address`` and ``offset`` are known when it has been placed."""
+    """A section. ``number``: its number in the object file, or 0 if the linker creates it. ``address`` and ``offset`` are known after its
+    placement."""
 
     name: str
     kind: int
@@ -74,7 +75,7 @@ class Section:
 
 @dataclass(slots=True)
 class ObjectFile:
-    """What an ELF file consists of, relocatable or linked. ``sections`` are in the order of their numbers."""
+    """The contents of an ELF file, relocatable or linked. ``sections`` are in the order of their numbers."""
 
     sections: list[Section]
     symbols: list[Symbol]
@@ -83,7 +84,7 @@ class ObjectFile:
 
     @classmethod
     def read(cls, content: bytes, table: int = _SYMTAB) -> ObjectFile:
-        """``table``: which table the symbols come from."""
+        """Parse an ELF file. ``table``: the table of the symbols."""
         header = _HEADER.unpack_from(content)
         identification, machine, start, flags, count, names = header[0], header[2], header[6], header[7], header[12], header[13]
         if identification[:4] != b"\x7fELF" or machine != _AMDGPU:
@@ -104,10 +105,10 @@ class ObjectFile:
 
 
 def link_code_object(content: bytes) -> bytes:
-    """The shared object for an object file.
+    """Return the shared object for an object file.
 
-    Raises SpirogradRuntimeError for what an object file of one whole kernel does not have: symbols that are defined elsewhere, and
-    relocations other than relative ones.
+    Raises SpirogradRuntimeError for features that the object file of a complete kernel does not have: symbols that are defined elsewhere,
+    and relocations other than relative ones.
     """
     source = ObjectFile.read(content)
     missing = [symbol.name for symbol in source.symbols if symbol.name and not symbol.section]
@@ -123,7 +124,7 @@ def link_code_object(content: bytes) -> bytes:
 
 
 def _segments(source: ObjectFile, exported: Sequence[Symbol]) -> list[list[Section]]:
-    """The sections of the three segments: read only, code, and writable."""
+    """Return the sections of the three segments: read only, code, and writable."""
     loaded = [section for section in source.sections if section.flags & _ALLOC and section.data]
     notes = [section for section in loaded if section.kind == _NOTE]
     code = [section for section in loaded if section.flags & _EXECUTE]
@@ -139,7 +140,7 @@ def _segments(source: ObjectFile, exported: Sequence[Symbol]) -> list[list[Secti
 
 
 def _hash_table(names: Sequence[str]) -> bytearray:
-    """Of symbol names to their numbers, from 1: one chain for each bucket."""
+    """Return the hash table from symbol names to their numbers, from 1: one chain for each bucket."""
     buckets, chains = [0] * max(len(names), 1), [0] * (len(names) + 1)
     for number, name in enumerate(names, 1):
         bucket = _hash(name) % len(buckets)
@@ -149,7 +150,7 @@ def _hash_table(names: Sequence[str]) -> bytearray:
 
 
 def _hash(name: str) -> int:
-    """The hash function of the ELF specification."""
+    """Return the hash of a name by the function of the ELF specification."""
     value = 0
     for byte in name.encode():
         value = (value << 4) + byte
@@ -159,7 +160,8 @@ def _hash(name: str) -> int:
 
 
 def _place(segments: Sequence[Sequence[Section]]) -> None:
-    """Offsets follow one another; addresses are a page further for each segment, so that no page has two kinds of access."""
+    """Place sections. Offsets follow one another; addresses are a page further for each segment, so that no page has two kinds of
+    access."""
     offset = _HEADER.size + _SEGMENT.size * (len(segments) + 3)
     for number, segment in enumerate(segments):
         for section in segment:
@@ -170,7 +172,7 @@ def _place(segments: Sequence[Sequence[Section]]) -> None:
 
 
 def _list_symbols(sections: Sequence[Section], exported: Sequence[Symbol]) -> None:
-    """Fill the tables that loaders read: the symbols, and where the tables lie."""
+    """Fill the tables that loaders read: the symbols, and the locations of the tables."""
     table = {section.name: section for section in sections if not section.number}
     places = {section.number: (k, section.address) for k, section in enumerate(sections, 1) if section.number}
     name = 1
@@ -205,7 +207,7 @@ def _relocate(source: ObjectFile) -> None:
 
 
 def _file(source: ObjectFile, segments: Sequence[Sequence[Section]], sections: Sequence[Section]) -> bytes:
-    """Headers, sections, and the table of sections at the end."""
+    """Return the file: headers, sections, and the table of sections at the end."""
     names = bytearray(b"\0")
     rows = [_SECTION.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)]
     for s in sections:
@@ -229,8 +231,8 @@ def _file(source: ObjectFile, segments: Sequence[Sequence[Section]], sections: S
 
 
 def _segment_headers(segments: Sequence[Sequence[Section]]) -> list[bytes]:
-    """What is mapped, and where loaders find the dynamic table and the note."""
-    mapped = [row for row in zip(count(), segments, (0, _EXECUTABLE, _WRITABLE)) if row[1]]  # a kernel without tasks has no code
+    """Return the headers of the mapped segments, and of the dynamic table and the note, for loaders."""
+    mapped = [row for row in zip(count(), segments, (0, _EXECUTABLE, _WRITABLE)) if row[1]]  # A kernel without tasks has no code.
     nbytes = _SEGMENT.size * (len(mapped) + 3)
     headers = [_SEGMENT.pack(_TABLE, _READABLE, _HEADER.size, _HEADER.size, _HEADER.size, nbytes, nbytes, 8)]
     for number, segment, access in mapped:

@@ -1,4 +1,5 @@
-"""IR of the level "loops" -> the text of an LLVM module for CPUs: a function for each task, and a driver that runs them in order."""
+"""The code generator for CPUs: from IR of the level "loops" to the text of an LLVM module, with a function for each task, and a driver that
+runs them in order."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 
-# Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
+# The least operations of a module that is worth a thread of its own, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
 _LOADS = frozenset((ops.load, ops.load_lanes))
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
-    """The symbol of each task, in order, as `emit_kernel` names them; each may have an uncontended variant. All are different, and none
-    begins as the names of LLVM's own functions do."""
+    """Return the symbol of each task, in order, as `emit_kernel` names them; each may have an uncontended variant. All are different, and
+    none begins as the names of LLVM's own functions do."""
     names: list[str] = []
     taken: set[str] = set()
     for op in kernel.body.ops[:-1]:
@@ -41,13 +42,13 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _uncontended(name: str) -> str:
-    """The symbol of the uncontended variant of a task."""
+    """Return the symbol of the uncontended variant of a task."""
     return f"{name}.uncontended"
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (level "loops"): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the tasks,
-    and the driver `sg_kernel`.
+    """Return the module of ``kernel`` (level "loops"): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the
+    tasks, and the driver `sg_kernel`.
 
     Raises TypeError for an operation that this level does not have, ValueError for a slot that is not in ``block``.
     """
@@ -56,12 +57,12 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
 
 
 def emit_modules(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> list[str]:
-    """As `emit_kernel`, with the tasks of large kernels in several modules, which can be compiled at the same time."""
+    """Return what `emit_kernel` returns, with the tasks of large kernels in several modules, which can be compiled at the same time."""
     return _emit(kernel, block, caps, options, _groups(kernel))
 
 
 def _groups(kernel: Kernel) -> list[Sequence[int]]:
-    """Numbers of tasks by module: of about the same size, each of which is worth a thread."""
+    """Return the numbers of tasks by module: modules of about the same size, each of which is worth a thread."""
     if len(kernel.body.ops) == 2:
         return [[0]]
     sizes = [sum([1 for region in op.regions for _ in region.walk()]) for op in kernel.body.ops[:-1]]
@@ -73,7 +74,7 @@ def _groups(kernel: Kernel) -> list[Sequence[int]]:
 
 
 def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, groups: Sequence[Sequence[int]]) -> list[str]:
-    """A module for each of ``groups`` of tasks; the first one has the driver, too."""
+    """Return a module for each of ``groups`` of tasks. The first one also has the driver."""
     _check_slots(kernel, block)
     tasks, names = kernel.body.ops[:-1], entry_names(kernel)
     linkage = "internal " if len(groups) == 1 else ""
@@ -101,7 +102,7 @@ def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileO
 
 
 def _module(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> ModuleText:
-    """The text of a module without tasks yet."""
+    """Return the text of a module that has no tasks yet."""
     module = ModuleText(caps, options)
     Callees(module, lambda: FunctionEmitter(module, OP_MAP), kernel)
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
@@ -110,11 +111,11 @@ def _module(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> Modu
 
 
 def optimisation_need(kernel: Kernel) -> int:
-    """How far LLVM must optimise the code of ``kernel``, as a level.
+    """Return the level at which LLVM must optimise the code of ``kernel``.
 
-    If all its parallel loops are vector loops, 1 gives the same code as 3. Nothing but them and code that runs once needs 0: without other
-    loops, passes over IR that was simplified before cost much and gain nothing, unless loops load in each iteration what stays, or vectors
-    of which they take every n-th element: those share masks.
+    If all its parallel loops are vector loops, level 1 gives the same code as level 3. If the rest of its code runs once, level 0 suffices:
+    without other loops, passes over IR that was simplified before cost much and gain nothing. Exceptions are vector loops that load an
+    invariant address in each iteration, or that take every n-th element of loaded vectors: those share masks.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "chunks"]
     if not tasks or any(op.attr.grouped or any(loops_of(op, op.regions[1])) for op in tasks):
@@ -131,7 +132,7 @@ def _is_vector_loop(op: Op) -> bool:
 
 
 def _runs_once(task: Op) -> Iterator[Op]:
-    """The operations of ``task`` that are not in the loops over a chunk."""
+    """Yield the operations of ``task`` that are not in the loops over a chunk."""
     if task.attr.kind != "chunks":
         return task.regions[0].walk()
     outside = [op for op in task.regions[1].ops if not any(map(_is_vector_loop, (op, *[o for r in op.regions for o in r.walk()])))]
@@ -139,13 +140,13 @@ def _runs_once(task: Op) -> Iterator[Op]:
 
 
 def _rereads(body: Region) -> bool:
-    """Whether a loop in ``body`` has a load whose address is the same in all its iterations."""
+    """Return whether a loop in ``body`` has a load whose address is the same in all its iterations."""
     inner = (region for op in body.walk() if op.code in (ops.for_, ops.while_) for region in op.regions)
     return any(op.code in _LOADS and op.args[0] in region.live_ins for region in inner for op in region.ops)
 
 
 def _loads_parts(body: Region) -> bool:
-    """Whether a vector loop has loads of vectors of which it takes a part."""
+    """Return whether a vector loop loads vectors and uses only a part of them."""
     return any(len(op.args) > 3 or (len(op.args) > 1 and op.attr[0] != 1) for op in body.walk() if op.code is ops.load_lanes)
 
 
@@ -170,7 +171,7 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
 
 
 def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: str) -> str:
-    """The function of a chunk of ``task``, from one of its bodies."""
+    """Define the function of a chunk of ``task``, from one of its bodies, and return its symbol."""
     emitter = FunctionEmitter(module, OP_MAP)
     emitter.function = name
     emitter.at(task.loc)
@@ -204,7 +205,7 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -
             emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {variant}, {work})")
         else:
             emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job}, {room})")
-    # Plain pointers here: the pool holds on to the block while the call lasts.
+    # The pool keeps the block alive during the call, so these are plain pointers.
     return _function(abi.DRIVER, "", "ptr nonnull align 8 %block, ptr %pool", emitter)
 
 

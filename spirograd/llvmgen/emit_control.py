@@ -1,4 +1,4 @@
-"""`if`, `for`, `while` as basic blocks with phis; calls and their results."""
+"""Emitters of control flow: `if`, `for`, `while` as basic blocks with phis; calls and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def emit_call(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_call_memory(e: FunctionEmitter, op: Op) -> None:
-    """The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
+    """Emit a call. The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
     callee, entries = e.module.memory_callee(op.attr.name)
     _call(e, op, callee, [*[e.typed(a) for a in op.args], *[f"{entry.type} {e.slot_value(*entry)}" for entry in entries]])
 
@@ -36,8 +36,8 @@ def _call(e: FunctionEmitter, op: Op, callee: str, operands: Sequence[str], attr
         e.set(op, f"call {type_name(op.type)} {callee}({args}){attributes}")
         return
     returned = returned_type(op.type)
-    whole = e.value(f"call {returned} {callee}({args})")
-    e.env[op] = [e.value(f"extractvalue {returned} {whole}, {k}") for k in range(len(op.type))]
+    returned_value = e.value(f"call {returned} {callee}({args})")
+    e.env[op] = [e.value(f"extractvalue {returned} {returned_value}, {k}") for k in range(len(op.type))]
 
 
 # --- branches ---
@@ -49,7 +49,7 @@ def emit_if(e: FunctionEmitter, op: Op) -> None:
 
 
 def branches(e: FunctionEmitter, op: Op, types: Sequence[Type]) -> list[str]:
-    """The `if` ``op``, whose results have these ``types``; returns the results."""
+    """Emit the `if` ``op``, whose results have these ``types``. Return the results."""
     then, orelse, done = e.new_labels("then", "else", "if.end")
     e.line(f"br i1 {e.env[op.args[0]]}, label %{then}, label %{orelse}")
     arms: list[tuple[str, list[str], int]] = []
@@ -57,7 +57,7 @@ def branches(e: FunctionEmitter, op: Op, types: Sequence[Type]) -> list[str]:
         e.start(label)
         values = e.region(region)
         arms.append((e.label, values, len(e.lines)))
-        e.lines.append("")  # copies of arrays: where to is known once both arms are
+        e.lines.append("")  # Copies of arrays are inserted here later, because their targets are known only after both arms.
         e.goto(done)
     e.start(done)
     (l0, v0, _), (l1, v1, _) = arms
@@ -68,7 +68,7 @@ def branches(e: FunctionEmitter, op: Op, types: Sequence[Type]) -> list[str]:
 
 
 def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequence[tuple[str, list[str], int]]) -> str:
-    """Where result ``number`` of an `if` lies: where both arms leave it, if that place is free, else in a place of its own."""
+    """Return the memory of result ``number`` of an `if`: the memory where both arms leave it, if that is free, else new memory."""
     places = [values[number] for _, values, _ in arms]
     ends = [region.ops[-1] for region in op.regions]
     if places[0] == places[1] and all(e.last_uses.is_last(end, end.args[number]) for end in ends):
@@ -82,7 +82,7 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
-# What LLVM leaves undone, for each value of `LoopAttr.vectorise`.
+# The transformations that LLVM omits, for each value of `LoopAttr.vectorise`.
 _PROPERTIES: dict[str, tuple[str, ...]] = {
     "": (),
     "no": ('vectorize.enable", i1 false',),
@@ -92,7 +92,7 @@ _PROPERTIES: dict[str, tuple[str, ...]] = {
 
 
 def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
-    """``suffix``: as of `counted_loop`."""
+    """Emit a `for`. ``suffix``: as in `counted_loop`."""
     assert isinstance(op.type, tuple)
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
@@ -105,7 +105,7 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
 
 
 def _loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
-    """What LLVM is told of accesses in a loop, and of its branch back."""
+    """Return the metadata of accesses in a loop, and of its branch back."""
     if not attr.independent and not _PROPERTIES[attr.vectorise]:
         return "", ""
     node, accesses, properties = e.module.node, "", []
@@ -118,13 +118,13 @@ def _loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
 
 
 def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:
-    """The initial values of a loop. It overwrites arrays, which are copied unless this is their last use."""
+    """Return the initial values of a loop. The loop overwrites arrays, which are copied unless this is their last use."""
     kept = [not is_array(a.type) or e.last_uses.is_last(op, a) for a in args]
     return [e.env[a] if keep else copied_array(e, e.env[a], a.type) for a, keep in zip(args, kept)]
 
 
 def _next(e: FunctionEmitter, types: Sequence[Type], places: Sequence[str], values: Sequence[str]) -> None:
-    """Move the arrays that an iteration yields to their places (by way of others where one place is the source of another)."""
+    """Move the arrays that an iteration yields to their memory, through other memory if one array is the source of another."""
     moves = [(p, v, t) for t, p, v in zip(types, places, values) if is_array(t) and p != v]
     targets = {p for p, _, _ in moves}
     moves = [(p, copied_array(e, v, t) if v in targets else v, t) for p, v, t in moves]
@@ -142,7 +142,7 @@ def counted_loop(
     suffix: str = "",
     stride: str = "1",
 ) -> list[str]:
-    """A loop in rotated form (tested before, then after each iteration); returns the final loop-carried values.
+    """Emit a loop in rotated form (tested before, then after each iteration). Return the final loop-carried values.
 
     ``suffix`` is the metadata of the branch back; ``stride`` divides the distance from ``begin`` to ``end``.
     Loop-carried arrays stay where ``initial`` has them.
@@ -176,7 +176,7 @@ def counted_loop(
 
 
 def _with(values: Sequence[str], positions: Sequence[int], replaced: Sequence[str]) -> list[str]:
-    """``values``, but for those at ``positions``."""
+    """Return ``values`` with those at ``positions`` replaced."""
     result = list(values)
     for k, value in zip(positions, replaced):
         result[k] = value

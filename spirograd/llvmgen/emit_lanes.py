@@ -1,4 +1,4 @@
-"""Operations on lanes: vectors of LLVM with a value for each of several iterations, masks, and memory accesses of all lanes."""
+"""Emitters of operations on lanes: LLVM vectors with a value for each of several iterations, masks, and memory accesses of all lanes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def emit_lane_const(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_lane_slots(e: FunctionEmitter, op: Op) -> None:
-    """Use a parameter of tasks."""
+    """Use the parameter of tasks that holds the thread slots."""
     e.env[op] = "%lanes"
 
 
@@ -56,7 +56,7 @@ def emit_narrow_mask(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_any_lane(e: FunctionEmitter, op: Op) -> None:
-    """Test the lower and the upper half together, so that one instruction of AVX2 takes the signs."""
+    """Test the lower and the upper half together, so that one AVX2 instruction takes the signs."""
     t, mask = _lanes(op.args[0].type), e.typed(op.args[0])
     half = t.n // 2
     low, high = (
@@ -191,7 +191,8 @@ def emit_each_lane(e: FunctionEmitter, op: Op) -> None:
 
 
 def _for_lanes(e: FunctionEmitter, mask: Op, one: Callable[[str, str], None]) -> None:
-    """Emit a loop over the lanes of a mask; ``one`` appends its body, given the number of the lane, and how many came before, as i64."""
+    """Emit a loop over the lanes of a mask. ``one`` appends its body, given the number of the lane and the number of lanes before it, as
+    i64."""
     bits = _bits(e, mask)
     loop, done = e.new_labels("lane", "lane.end")
     before = e.label
@@ -209,12 +210,12 @@ def _for_lanes(e: FunctionEmitter, mask: Op, one: Callable[[str, str], None]) ->
 
 
 def _stored(t: Lanes) -> Lanes:
-    """Return the type of what memory holds: a byte for each u1."""
+    """Return the type of a value in memory: a byte for each u1."""
     return Lanes(t.n, i8) if t.elem is u1 else t
 
 
 def _in_memory(e: FunctionEmitter, t: Lanes, vector: str = "") -> str:
-    """Reserve stack memory for a value of each lane, with ``vector`` in it."""
+    """Reserve stack memory for a value of each lane, and store ``vector`` in it."""
     name, stored = e.name(), _stored(t)
     e.entry.append(f"  {name} = alloca {type_name(stored)}, align 64")
     if vector:

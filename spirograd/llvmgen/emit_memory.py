@@ -1,4 +1,4 @@
-"""Entries of the argument block, loads, stores and atomics."""
+"""Emitters of entries of the argument block, loads, stores and atomics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.llvmgen.function import STACK_LIMIT, FunctionEmitter, entry_of
 from spirograd.llvmgen.instructions import ByKind
 from spirograd.llvmgen.module import type_name
 
-# Operations of atomicrmw, by kind of atomic; None: lowered to a loop over cas before it gets here.
+# Operations of atomicrmw, by kind of atomic; None: lowered to a loop over cas before code generation.
 ATOMIC_MAP: dict[str, ByKind | None] = {
     "add": ByKind("add", "add", "fadd"),
     "mul": None,
@@ -27,7 +27,7 @@ ATOMIC_MAP: dict[str, ByKind | None] = {
 
 
 def emit_thread_slot(e: FunctionEmitter, op: Op) -> None:
-    """What tells the threads of a task apart, a parameter of tasks."""
+    """Use the parameter of tasks that distinguishes their threads."""
     e.env[op] = "%slot"
 
 
@@ -80,7 +80,7 @@ def emit_barrier(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_stack_room(e: FunctionEmitter, op: Op) -> None:
-    """Stacks grow downwards."""
+    """Compare the stack pointer with the limit. Stacks grow downwards."""
     limit = e.slot_value(*STACK_LIMIT)
     here = e.value(f"call ptr {e.module.declare('llvm.stacksave.p0', 'ptr', '')}()")
     address = e.value(f"ptrtoint ptr {here} to i64")
@@ -88,6 +88,6 @@ def emit_stack_room(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_clock(e: FunctionEmitter, op: Op) -> None:
-    """On x86 the time stamp counter. Programs may not read the cycle counters of other CPUs, so there it is their timer."""
+    """Read the time stamp counter on x86. Programs may not read the cycle counters of other CPUs, so their timers are read instead."""
     name = "llvm.readcyclecounter" if half.is_x86(e.module.caps) else "llvm.readsteadycounter"
     e.set(op, f"call i64 {e.module.declare(name, 'i64', '')}()")

@@ -1,4 +1,4 @@
-"""Outlined regions as functions: what they use from outside becomes arguments, what they yield is returned."""
+"""Outlined regions as functions: live-ins become arguments, results are returned."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spirograd.ir.nodes import Op, Region, SharedRef
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, is_array, returned_type, type_name
 
-# What a function computes again instead of taking it as an argument.
-_REMADE = frozenset((ops.const, ops.slot))
+# Operations that a function recomputes instead of taking them as arguments.
+_RECOMPUTED = frozenset((ops.const, ops.slot))
 
 
 class _Argument(NamedTuple):
@@ -21,7 +21,7 @@ class _Argument(NamedTuple):
 
 
 def emit_outlined(e: FunctionEmitter, op: Op) -> None:
-    """A call of a function for the region of ``op``, which is appended to the module."""
+    """Emit a call of a function for the region of ``op``, which is appended to the module."""
     (region,) = op.regions
     callee = FunctionEmitter(e.module, e.handlers)
     callee.last_uses, callee.function = e.last_uses, e.function
@@ -36,15 +36,15 @@ def emit_outlined(e: FunctionEmitter, op: Op) -> None:
     if count == 0:
         e.line(call)
     else:
-        whole = e.value(call)
-        e.env[op] = [whole] if count == 1 else [e.value(f"extractvalue {kind} {whole}, {k}") for k in range(count)]
+        returned = e.value(call)
+        e.env[op] = [returned] if count == 1 else [e.value(f"extractvalue {kind} {returned}, {k}") for k in range(count)]
 
 
 def _arguments(e: FunctionEmitter, callee: FunctionEmitter, region: Region) -> list[_Argument]:
-    """The arguments of a call: values from outside, the addresses of local memory, the thread slot. ``callee`` gets to know them."""
+    """Return the arguments of a call: live-ins, the addresses of local memory, the thread slot. ``callee`` registers the parameters."""
     arguments: list[_Argument] = []
     for value in dict.fromkeys(region.uses_from_outside()):
-        if value.code in _REMADE:
+        if value.code in _RECOMPUTED:
             callee.emit(value)
         elif value.code is ops.thread_slot:
             callee.env[value] = e.env[value]
@@ -60,7 +60,7 @@ def _arguments(e: FunctionEmitter, callee: FunctionEmitter, region: Region) -> l
 
 
 def _body(callee: FunctionEmitter, region: Region) -> str:
-    """Emit ``region`` and the return of its results; returns their type."""
+    """Emit ``region`` and the return of its results. Return their type."""
     values, types = callee.region(region), [value.type for value in region.results]
     if not types:
         callee.line("ret void")
@@ -68,8 +68,8 @@ def _body(callee: FunctionEmitter, region: Region) -> str:
     if len(types) == 1:
         callee.line(f"ret {type_name(types[0])} {values[0]}")
         return type_name(types[0])
-    kind, whole = returned_type(types), "poison"
+    kind, returned = returned_type(types), "poison"
     for k, (t, value) in enumerate(zip(types, values)):
-        whole = callee.value(f"insertvalue {kind} {whole}, {type_name(t)} {value}, {k}")
-    callee.line(f"ret {kind} {whole}")
+        returned = callee.value(f"insertvalue {kind} {returned}, {type_name(t)} {value}, {k}")
+    callee.line(f"ret {kind} {returned}")
     return kind

@@ -1,4 +1,4 @@
-"""Constants, arithmetic that takes several instructions, choice and conversions."""
+"""Emitters of constants, arithmetic that takes several instructions, choice and conversions."""
 
 from __future__ import annotations
 

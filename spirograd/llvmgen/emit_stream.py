@@ -1,4 +1,4 @@
-"""Streaming stores: elements of local memory, to memory past the caches."""
+"""Streaming stores, from elements of local memory to memory past the caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PER_TRIP = 4  # vectors
 
 
 def emit_stream(e: FunctionEmitter, op: Op) -> None:
-    """Streaming stores if the local memory is full and the elements are aligned, else a copy."""
+    """Emit streaming stores if the local memory is full and the elements are aligned, else a copy."""
     (local, ref), (index, number) = op.attr, op.args
     assert isinstance(number.type, DType)
     array, target, size = e.local_memory(local), e.pointer(ref, index), ref.dtype.size

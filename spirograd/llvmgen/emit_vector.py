@@ -1,4 +1,4 @@
-"""Vector values: in registers if they are small, else arrays on the stack (`local_arrays`)."""
+"""Emitters of vector values: in registers if they are small, else arrays on the stack (`local_arrays`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def emit_vec(e: FunctionEmitter, op: Op) -> None:
 
 
 def set_vector(e: FunctionEmitter, op: Op, values: Sequence[str]) -> None:
-    """Let the result of ``op`` be a vector of ``values``, which are typed operands."""
+    """Set the result of ``op`` to a vector of ``values``, which are typed operands."""
     assert isinstance(op.type, Vec)
     if is_array(op.type):
         e.env[op] = array = new_array(e, op.type)
@@ -51,7 +51,7 @@ def _joined(e: FunctionEmitter, t: Vec, values: Sequence[str]) -> str:
 
 
 def _lane(e: FunctionEmitter, index: Op, n: int) -> str:
-    """``index`` typed, and within the vector: LLVM makes poison of what is outside."""
+    """Return ``index`` typed, and within the vector, because LLVM gives poison outside."""
     t = index.type
     assert isinstance(t, DType)
     if index.code is ops.const:

@@ -1,9 +1,8 @@
-"""The handler of memory faults (SIGSEGV, SIGBUS) as LLVM IR: it says which kernel made an access outside of all memory.
+"""The handler of memory faults (SIGSEGV, SIGBUS) as LLVM IR: it reports which kernel accessed an address outside of all memory.
 
-It is called by the system, in whichever thread the fault is, so it uses only what is safe in handlers of signals: its own table, `write`,
-`sleep`, `signal` and `raise`. Whose code it was, it finds by the program counter, and, for functions of the C library that kernels call
-(memset), by the address to which they return: launches note nothing. Then the handler that was there before has its turn, or the process
-ends as it would have.
+The system calls the handler in the thread of the fault, so it uses only functions that are safe in signal handlers: its own table, `write`,
+`sleep`, `signal` and `raise`. It finds the code by the program counter, and, for functions of the C library that kernels call (memset), by
+their return address, so that launches need not record anything. Then the former handler runs, or the process ends as it would have.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from spirograd.base.records import dataclass
 
 HANDLER, TABLE = "sg_fault", "sg_fault_table"
 # The table, in 64-bit words: the address and the number of records; the address of IN_FLIGHT words, each the address of a text or 0; the
-# texts before and after what is in flight; the former handlers of SIGSEGV and SIGBUS; whether a thread is at it. A text is two words, its
-# address and its length. A record is four words: where code begins and ends, and what to say of it.
+# texts before and after these; the former handlers of SIGSEGV and SIGBUS; whether a thread runs the handler. A text is two words, its
+# address and its length. A record is four words: begin and end of code, and its text.
 RECORDS, COUNT, FLIGHT, BEFORE, AFTER, FORMER_SEGV, FORMER_BUS, BUSY, WORDS = range(9)
 RECORD_WORDS, IN_FLIGHT = 4, 8
 SIGBUS, SIGSEGV = 7, 11
-_STACK_NEAR = 1 << 16  # a fault so close to the stack pointer is an overflow of the stack, which cannot be read then
+_STACK_NEAR = 1 << 16  # a fault so close to the stack pointer is a stack overflow, after which the stack cannot be read
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """Byte offsets in Linux's `ucontext_t`. ``link``: of the register that holds the return address; -1: it is on the stack."""
+    """Byte offsets in Linux's `ucontext_t`. ``link``: the offset of the register with the return address; -1: it is on the stack."""
 
     counter: int
     stack: int
@@ -33,12 +32,12 @@ _MACHINES = {"x86_64": _Machine(168, 160), "aarch64": _Machine(440, 432, 424)}
 
 
 def supported(system: str, machine: str) -> bool:
-    """Whether there is a handler for a system and a machine, as `platform` names them."""
+    """Return whether there is a handler for a system and a machine, as `platform` names them."""
     return system == "Linux" and machine in _MACHINES
 
 
 def fault_handler_module(system: str, machine: str) -> str:
-    """LLVM IR of `HANDLER`, a `void (i32 signal, ptr info, ptr context)`, and of `TABLE`; empty where there is none."""
+    """Return the LLVM IR of `HANDLER`, a `void (i32 signal, ptr info, ptr context)`, and of `TABLE`. Return "" if there is none."""
     if not supported(system, machine):
         return ""
     at = _MACHINES[machine]
@@ -81,11 +80,11 @@ body:
   %after = icmp uge i64 %pc, %begin
   %before = icmp ult i64 %pc, %end
   %inside = and i1 %after, %before
-  br i1 %inside, label %found, label %next
+  br i1 %inside, label %match, label %next
 next:
   %k.next = add i64 %k, 1
   br label %head
-found:
+match:
   %text = add i64 %record, 16
   ret i64 %text
 none:
@@ -119,8 +118,8 @@ end:
 define internal i1 @sg_fault_is_flight() nounwind {{
   %table = ptrtoint ptr @{TABLE} to i64
   %flight = call i64 @sg_fault_word(i64 %table, i64 {FLIGHT})
-  %made = icmp ne i64 %flight, 0
-  br i1 %made, label %look, label %none
+  %exists = icmp ne i64 %flight, 0
+  br i1 %exists, label %look, label %none
 look:
   %first = call i64 @sg_fault_word(i64 %flight, i64 0)
   %some = icmp ne i64 %first, 0

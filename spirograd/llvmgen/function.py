@@ -1,7 +1,7 @@
-"""One LLVM function in the making: its text, the operand of each value, and how types, operands and addresses are written.
+"""The emitter of one LLVM function: its text, the operand of each value, and the text of types, operands and addresses.
 
-An emitter is given the table of how operations are emitted. `op_map` has that of the CPU, whose functions lie in ``emit_*.py``. A subclass
-emits for several lanes at once, or for another target: it changes how operands are written and how the argument block is reached."""
+An emitter takes the table that maps operations to emitters. `op_map` has the table of the CPU, whose functions lie in ``emit_*.py``. A
+subclass emits for another target: it changes the text of operands and the access to the argument block."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.module import ModuleText, is_array, symbol, type_name
 
-# Appends the instructions of an operation, and sets what its result is.
+# A function that appends the instructions of an operation, and sets its result.
 Handler = Callable[["FunctionEmitter", Op], None]
 _STACK_ALIGNMENT = 64
 _OVERLOADS = {dt.f16: "f16", dt.f32: "f32", dt.f64: "f64"}
 
 
 class BlockEntry(NamedTuple):
-    """An entry of the argument block: as which LLVM type it is read, of how many bytes."""
+    """An entry of the argument block: the LLVM type that is read, and its bytes."""
 
     slot: Slot
     type: str
@@ -34,36 +34,37 @@ class BlockEntry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The value in a function."""
+        """Return the name of the value in a function."""
         return f"%arg{self.slot.offset}.{symbol(self.type)}"
 
 
 def entry_of(slot: Slot, t: DType) -> BlockEntry:
-    """As which entry a value of type ``t`` is read."""
+    """Return the entry that a value of type ``t`` is read from."""
     return BlockEntry(slot, "i8", 1) if t is dt.u1 else BlockEntry(slot, type_name(t), t.size)
 
 
-# Passed like an entry of the argument block: the lowest address at which the stack has room for a call of a function that calls itself.
+# A value that is passed like an entry of the argument block: the lowest address at which the stack has space for a call of a recursive
+# function.
 STACK_LIMIT = BlockEntry(Slot("stack_limit", offset=-1), "i64", 8)
 
 
 def overload(t: Type) -> str:
-    """A type in the name of an intrinsic."""
+    """Return a type in the name of an intrinsic."""
     scalar = scalar_of(t)
     return f"{f'v{t.n}' if isinstance(t, Lanes) else ''}{_OVERLOADS.get(scalar) or type_name(scalar)}"
 
 
 class FunctionEmitter:
-    """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block; or, if ``entries`` is a list, to
-    one whose last parameters are the entries of the block that it uses, which the list collects; a tuple has them all.
+    """An emitter of one function. Its first parameter is ``ptr %block``, the argument block. If ``entries`` is a list, its last parameters
+    are the entries of the block that it uses, which the list collects; a tuple has them all.
 
-    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted.
+    Loads from the argument block are collected separately, for the entry block. ``handlers``: the emitter of each operation.
     """
 
     buffer_pointer = "ptr"  # the type of pointers into buffers
-    pointer_metadata = ""  # what is known of them, as metadata
-    atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
-    atomic_metadata = ""  # what is known of the memory of atomics
+    pointer_metadata = ""  # their properties, as metadata
+    atomic_scope = ""  # the threads between which atomics are atomic: ' syncscope("...")', or all of them
+    atomic_metadata = ""  # properties of the memory of atomics
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler]) -> None:
         self.module = module
@@ -72,12 +73,12 @@ class FunctionEmitter:
         self.lines: list[str] = []
         self.entry: list[str] = []
         self.function = ""  # its symbol
-        self.label = "entry.end"  # the block being appended to
+        self.label = "entry.end"  # the label of the current block
         self.env: dict[Op, Any] = {}  # operation -> operand text (control operations: a list of them)
         self.last_uses = LastUses(is_array)
-        self.ranges: dict[Op, Range] = {}  # what is known of integers, see `range_of`
+        self.ranges: dict[Op, Range] = {}  # the ranges of integers, see `range_of`
         self.loc: Loc | None = None
-        # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
+        # Other 64-bit CPUs have fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
         self.entries: list[BlockEntry] | tuple[BlockEntry, ...] | None = None
         self.locals: dict[SharedRef, str] = {}  # addresses of memory of the function, or of its caller
@@ -94,7 +95,7 @@ class FunctionEmitter:
         self.lines.append("  " + text)
 
     def value(self, text: str) -> str:
-        """Append an instruction with a result; returns the result."""
+        """Append an instruction with a result. Return the result."""
         name = self.name()
         self.lines.append(f"  {name} = {text}")
         return name
@@ -111,7 +112,7 @@ class FunctionEmitter:
         self.line(f"br label %{label}")
 
     def body_text(self) -> str:
-        """What was appended, from the label of the entry block up to where the function returns."""
+        """Return the text from the label of the entry block to the return of the function."""
         return "\n".join(["entry:", *self.entry, "  br label %entry.end", "entry.end:", *self.lines])
 
     def operand(self, op: Op) -> str:
@@ -135,7 +136,7 @@ class FunctionEmitter:
         self.handlers[op.code](self, op)
 
     def region(self, region: Region) -> list[str]:
-        """Emit the operations of a region here; returns the operands it yields."""
+        """Emit the operations of a region here. Return the operands that it yields."""
         handlers = self.handlers
         for op in region.ops[:-1]:
             if op.loc is not self.loc:
@@ -144,7 +145,7 @@ class FunctionEmitter:
         return [self.env[v] for v in region.results]
 
     def at(self, loc: Loc | None) -> None:
-        """Say in a comment where what follows comes from, if that changes."""
+        """Append a comment with the source location of the following code if it changes."""
         if loc is not None:
             if self.loc is None or (loc.line, loc.file) != (self.loc.line, self.loc.file):
                 self.lines.append(f"  ; {loc.file}:{loc.line}")
@@ -153,17 +154,17 @@ class FunctionEmitter:
     # --- arithmetic ---
 
     def flags(self, op: Op) -> str:
-        """Fast-math flags, or nsw/nuw."""
+        """Return the fast-math flags, or nsw/nuw."""
         t = scalar_of(op.type)
         if t.is_float:
-            # No "contract": `fma` says what is contracted.
+            # There is no "contract": `fma` marks contraction.
             return "reassoc nsz " if op.attr == "reassoc" else ""
         if op.attr == "nsw":
             return "nsw " if t.is_signed else "nuw "
         return ""
 
     def call_intrinsic(self, name: str, t: Type, args: Sequence[str], flags: str = "", tail: str = "") -> str:
-        """Call `llvm.<name>.<t>` on operands of type ``t``, which is its result's type too."""
+        """Call `llvm.<name>.<t>` on operands of type ``t``, which is also the type of the result."""
         tn = type_name(t)
         params = ", ".join([tn] * len(args)) + (", i1" if tail else "")
         target = self.module.declare(f"llvm.{name}.{overload(t)}", tn, params)
@@ -173,7 +174,7 @@ class FunctionEmitter:
         return self.value(f"{kind} {type_name(source)} {value} to {type_name(target)}")
 
     def resize(self, value: str, source: Type, target: Type) -> str:
-        """An integer as one of another width."""
+        """Return an integer as one of another width."""
         narrow, wide = scalar_of(target), scalar_of(source)
         if wide.bits == narrow.bits:
             return value
@@ -183,7 +184,7 @@ class FunctionEmitter:
     # --- the argument block and addresses ---
 
     def slot_value(self, slot: Slot, type_text: str, size: int) -> str:
-        """The entry of the argument block: a parameter, or loaded once on entry of the function."""
+        """Return the entry of the argument block: a parameter, or loaded once on entry of the function."""
         key = (slot.offset, type_text)
         if key not in self._slots:
             entry = BlockEntry(slot, type_text, size)
@@ -203,22 +204,22 @@ class FunctionEmitter:
         return self._slots[key]
 
     def stack_limit(self, name: str) -> list[str]:
-        """What sets ``name`` to `STACK_LIMIT`: lines of the entry block of a task."""
+        """Return the lines of the entry block of a task that set ``name`` to `STACK_LIMIT`."""
         return [f"  {name} = call i64 {self.module.declare(abi.STACK_LIMIT, 'i64', '', ' nounwind')}()"]
 
     def address(self, ref: object, index: Op) -> str:
-        """A pointer to an element, as an operand with its type."""
+        """Return a pointer to an element, as an operand with its type."""
         if isinstance(ref, SharedRef):
             return f"ptr {self._on_stack(ref, index)}"
         return f"{self.buffer_pointer} {self.pointer(ref, index)}"
 
     def _on_stack(self, ref: SharedRef, index: Op) -> str:
-        """A pointer to an element of memory of the function."""
+        """Return a pointer to an element of memory of the function."""
         t = type_name(ref.dtype)
         return self.value(f"getelementptr inbounds {t}, ptr {self.local_memory(ref)}, {type_name(index.type)} {self.env[index]}")
 
     def local_memory(self, ref: SharedRef) -> str:
-        """The address of memory on the stack: of a chunk, or of a group, which one thread runs."""
+        """Return the address of memory on the stack: of a chunk, or of a group, which one thread runs."""
         array = self.locals.get(ref)
         if array is None:
             array = self.locals[ref] = self.name()
@@ -226,22 +227,23 @@ class FunctionEmitter:
         return array
 
     def pointer(self, ref: object, index: Op) -> str:
-        """The same without its type; on several lanes, one for each."""
+        """Return a pointer to an element without its type; on several lanes, one for each."""
         assert isinstance(ref, BufferRef)
         base = self.slot_value(ref.slot, self.buffer_pointer, 8)
         value, it = self.env[index], index.type
-        if not scalar_of(it).is_signed:  # indices are read as signed, so an unsigned one needs its zeros
+        if not scalar_of(it).is_signed:  # Indices are read as signed, so an unsigned one is zero-extended.
             value, it = self.resize(value, it, dt.u64), dt.u64
         return self.value(f"getelementptr inbounds {type_name(ref.dtype)}, {self.buffer_pointer} {base}, {type_name(it)} {value}")
 
     def access_suffix(self, ref: BufferRef | SharedRef) -> str:
-        """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
-        one worker share a thread slot."""
+        """Return metadata for plain accesses to ``ref``. Iterations of a parallel loop access disjoint memory, except in adstacks, where
+        the iterations of one worker share a thread slot."""
         return "" if isinstance(ref, BufferRef) and ref.slot.kind == "adstacks" else self.memory_suffix
 
 
 class Phis:
-    """Phis at the start of the current block. Their lines are written last: what the branch back brings is known only after the body."""
+    """Phis at the start of the current block. Their lines are written last, because the values of the branch back are known only after the
+    body."""
 
     def __init__(self, e: FunctionEmitter, types: Sequence[str]) -> None:
         self.names = [e.name() for _ in types]
@@ -249,7 +251,7 @@ class Phis:
         e.lines += [""] * len(types)
 
     def fill(self, *ways: tuple[Sequence[str], str]) -> None:
-        """``ways``: the values that come from each predecessor, and its label."""
+        """Write the phis. ``ways``: the values that come from each predecessor, and its label."""
         for k, (name, t) in enumerate(zip(self.names, self._types)):
             values = ", ".join([f"[ {texts[k]}, %{label} ]" for texts, label in ways])
             self._lines[self._start + k] = f"  {name} = phi {t} {values}"

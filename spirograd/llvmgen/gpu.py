@@ -1,6 +1,6 @@
-"""Device IR -> the text of an LLVM module for GPUs: one kernel function per task, which every invocation runs.
+"""The code generator for GPUs: from device IR to the text of an LLVM module with one kernel function per task, which every invocation runs.
 
-What differs from GPU to GPU is in a `Dialect`: how invocations find their place, exchange values and wait for each other.
+The differences between GPUs are in a `Dialect`: built-in variables, exchange of values, and barriers.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
 
-# Of the addresses of buffers, in bytes: devices allocate so, and refuse memory from outside that begins elsewhere.
+# The alignment of the addresses of buffers, in bytes: devices allocate so, and reject memory from outside with another alignment.
 BUFFER_ALIGNMENT = 16
-# The body of a loop of at most so many operations is repeated. n-body, 65,536 bodies on an H200: 6.1 ms twice, 4.4 ms eight times, 3.0 ms
-# 16 times, since the invocation waits for the first loads of a repetition.
+# The most operations of a body that is unrolled. n-body, 65,536 bodies on an H200: 6.1 ms unrolled twice, 4.4 ms eight times, 3.0 ms 16
+# times, since the invocation waits for the first loads of a repetition.
 _UNROLLED_LENGTH, _UNROLL = 48, 8
-# Short bodies of loops that run so often, as is known here, are repeated that many times. Others would spend their time in the remainder.
+# The trip count, if known, from which short bodies are unrolled that many times. Other loops would spend their time in the remainder.
 _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
-# What lanes run together. LLVM repeats a body with it only where no iterations are left over, and warns of other repetitions.
+# Operations that lanes run together. LLVM unrolls a body with them only if no iterations are left over, and warns otherwise.
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
-# Of the 4,096 bytes of arguments that every driver takes, some are left for what it adds.
+# Of the 4,096 bytes of arguments that every driver takes, some are reserved for arguments that it adds.
 _ARGUMENT_BYTES = 4032
-# What the GPUs of all dialects can do; each dialect adds its target, the architecture, and what its GPUs can do besides.
+# The capabilities that GPUs of all dialects share. Each dialect adds its target, the architecture, and further capabilities.
 CAPABILITIES = Capabilities(
     target_name="",
     int8=True,
@@ -66,23 +66,23 @@ _EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a GPU expresses what LLVM IR has no word for.
+    """The dialect of a GPU: operations for which LLVM IR has no common form.
 
-    ``calling_convention``: of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its attribute. ``scope``:
-    of atomics, between all invocations of the device. ``launch_bounds``: the attributes of a kernel function by the size of its
-    workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack memory.
-    ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``: as metadata.
+    ``calling_convention``: the convention of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its
+    attribute. ``scope``: the scope of atomics between all invocations of the device. ``launch_bounds``: the attributes of a kernel function
+    by the size of its workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack
+    memory. ``atomic_metadata``: properties of the memory of atomics. ``module_flags``: module flags as metadata.
 
     The other members append instructions, and return the operand that holds the result. ``local``, ``workgroup``, ``lane``: the number of
-    the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: how many there are
-    in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
-    below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
-    a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
-    with a bit for each lane, set where an i1 is. ``reduce``: a 32-bit integer, of all lanes combined by a kind of `COMBINE`, told whether
-    it is signed. ``barrier``, which has no result: waits for the workgroup. ``subgroup_barrier``: for the subgroup. ``has_members``:
-    whether what subgroups do together names the lanes that do, see `GpuEmitter.members`. ``clock``: an i64 counter.
-    ``matrix_load``, ``matrix_product``: the entries of these operations, typed. ``matrix_store`` has no result.
-    ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
+    the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: the number of
+    workgroups in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: the number of lanes
+    of a mask below that of the invocation. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active
+    ones. ``shuffle``: a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number.
+    ``ballot``: an integer with a bit for each lane, set where an i1 is. ``reduce``: a 32-bit integer, of all lanes combined by a kind of
+    `COMBINE`, given whether it is signed. ``barrier``, which has no result: waits for the workgroup. ``subgroup_barrier``: for the
+    subgroup. ``has_members``: whether operations of subgroups name the lanes that take part, see `GpuEmitter.members`. ``clock``: an i64
+    counter. ``matrix_load``, ``matrix_product``: the entries of these operations, typed. ``matrix_store`` has no result. ``rsqrt``: of f32,
+    accurate to two units in the last place, given whether the argument is surely not subnormal.
     """
 
     calling_convention: str
@@ -115,10 +115,10 @@ class Dialect:
 
 
 class GpuEmitter(FunctionEmitter):
-    """Emits the kernel function of a task. ``constant``: the entries of the argument block whose buffers nothing writes meanwhile.
+    """An emitter of the kernel function of a task. ``constant``: the entries of the argument block whose buffers are not written meanwhile.
 
-    ``members``: an i32 with a bit for each lane of the subgroup that runs the region being emitted; "" where all do. ``votes``: what
-    regions begin and end with, see `members`.
+    ``members``: an i32 with a bit for each lane of the subgroup that runs the current region; "" if all do. ``votes``: the code at begin
+    and end of regions, see `members`.
     """
 
     buffer_pointer = _GLOBAL
@@ -134,10 +134,10 @@ class GpuEmitter(FunctionEmitter):
         self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.members = ""
         self.votes: dict[Region, Votes] = {}
-        self.claims: dict[BufferRef, str] = {}  # counter -> where the invocation keeps what it has claimed
+        self.claims: dict[BufferRef, str] = {}  # counter -> the variable with the claim of the invocation
 
     def stack_limit(self, name: str) -> list[str]:
-        """From where the task begins: the stack has what the device was told to give, see `GPU_STACK`."""
+        """Return the lines for a task. Its stack begins here and has `GPU_STACK` bytes, which the device was configured for."""
         here = f"call ptr {self.module.declare('llvm.stacksave.p0', 'ptr', '')}()"
         return [
             f"  {name}.begin = {here}",
@@ -164,10 +164,10 @@ class GpuEmitter(FunctionEmitter):
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (device IR, tasks of kind "invocations"), with a function for each of `entry_names`.
+    """Return the module of ``kernel`` (device IR, tasks of kind "invocations"), with a function for each of `entry_names`.
 
-    A function takes the argument block by value, or, where it is larger than ``caps.max_push_constants``, its address.
-    Raises TypeError for an operation that device IR does not have.
+    A function takes the argument block by value, or its address if the block is larger than ``caps.max_push_constants``. Raises TypeError
+    for an operation that device IR does not have.
     """
     module = ModuleText(caps, options, dialect.stack_space, dialect.module_flags)
     Callees(module, lambda: GpuEmitter(module, dialect, 1, frozenset()), kernel)
@@ -189,13 +189,13 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
-    """The symbol of each task, in order: identifiers of the assemblers of GPUs, all different."""
+    """Return the symbol of each task, in order: distinct identifiers that the assemblers of GPUs accept."""
     names = [re.sub(r"\W", "_", f"{kernel.name}_{op.attr.name or op.attr.kind}", flags=re.ASCII) for op in kernel.body.ops[:-1]]
     return tuple([f"k_{name}" if names.count(name) == 1 else f"k{number}_{name}" for number, name in enumerate(names)])
 
 
 def _constant_slots(task: Op) -> frozenset[Slot]:
-    """The buffers that a task reads, and that it surely does not write: arrays may lie in the memory of others."""
+    """Return the buffers that a task reads and surely does not write. Arrays may alias."""
     read: set[Slot] = set()
     written: set[Slot] = set()
     for op in task.regions[0].walk():
@@ -210,13 +210,13 @@ def _constant_slots(task: Op) -> frozenset[Slot]:
 
 
 def _reads_in_loops(task: Region) -> bool:
-    """Whether there is a loop inside of the iterations whose body is repeated, and reads memory, and writes none."""
+    """Return whether an iteration contains a loop that is unrolled, reads memory, and writes none."""
     inner = [op for outer in task.ops for region in outer.regions for op in region.walk() if op.code is ops.for_]
     return any(_unroll_count(op) and _effects(op) == {"read"} for op in inner)
 
 
 def _effects(loop: Op) -> set[str]:
-    """What a loop does to buffers, see `accesses_of`."""
+    """Return the effects of a loop on buffers, see `accesses_of`."""
     return {effect for region in loop.regions for op in region.walk() for effect, ref in accesses_of(op) if isinstance(ref, BufferRef)}
 
 
@@ -254,7 +254,7 @@ def _store(e: GpuEmitter, op: Op) -> None:
 
 
 def _for(e: GpuEmitter, op: Op) -> None:
-    """Short loops are unrolled: an invocation has nothing else to do while it waits for memory or for the result before."""
+    """Emit a `for`. Short loops are unrolled: an invocation would otherwise idle while it waits for memory or for the previous result."""
     _vote(e, op)
     count = _unroll_count(op)
     about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {count}}}') if count else ""
@@ -277,7 +277,7 @@ def _vote(e: GpuEmitter, op: Op) -> None:
 
 
 def _unroll_count(loop: Op) -> int:
-    """How many times the body of a loop is to be repeated; 0: as LLVM likes."""
+    """Return the unroll count of a loop; 0: LLVM decides."""
     operations = [inner for inner in loop.regions[0].walk() if inner.code not in (ops.const, ops.slot)]
     if len(operations) > _UNROLLED_LENGTH or any(inner.code in (ops.for_, ops.while_) for inner in operations):
         return 0
@@ -290,7 +290,7 @@ def _unroll_count(loop: Op) -> int:
 
 
 def _claim(e: GpuEmitter, op: Op) -> None:
-    """A variable that lives as long as the invocation keeps the number, which is -1 until there is one."""
+    """Emit a claim. A variable keeps its number as long as the invocation runs; it is -1 before the claim."""
     held = e.claims.get(op.attr)
     if held is None:
         held = e.claims[op.attr] = e.name()
@@ -306,8 +306,8 @@ def _claim(e: GpuEmitter, op: Op) -> None:
 
 
 def _aggregated_increment(e: GpuEmitter, counter: str) -> str:
-    """Add 1 to a counter (a typed pointer) for each active invocation; returns its value before. The first active invocation of a subgroup
-    does so for all of them, by one atomic."""
+    """Add 1 to a counter (a typed pointer) for each active invocation, and return its value before. The first active invocation of a
+    subgroup does so for all of them, by one atomic."""
     mask, active = f"i{e.wave}", e.dialect.active(e)
     rank = e.dialect.rank(e, active)
     leads = e.value(f"icmp eq i32 {rank}, 0")
@@ -355,7 +355,7 @@ def _matrix_product(e: GpuEmitter, op: Op) -> None:
 
 
 def _by_words(e: GpuEmitter, op: Op, exchange: Callable[[str], str]) -> None:
-    """``exchange`` words of the first operand: narrow values are widened, those of 64 bits are cut in two."""
+    """Apply ``exchange`` to the words of the first operand: narrow values are widened, those of 64 bits are split in two."""
     value, t = e.env[op.args[0]], op.type
     assert isinstance(t, DType)
     bits, kind = type_name(t), f"i{t.bits}"

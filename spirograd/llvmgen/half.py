@@ -1,4 +1,4 @@
-"""f16 on x86 CPUs that lack (parts of) it: conversions as integer IR, so that generated code links without a compiler's run-time library.
+"""Conversions of f16 on x86 CPUs that lack them, as integer IR, so that generated code links without a compiler's run-time library.
 
 All round to nearest, ties to even. The subnormal range is rounded by the adder: adding a power of two whose last place is 2**-24 leaves the
 rounded multiple of 2**-24 in the low bits.
@@ -12,22 +12,22 @@ DOUBLE_TO_HALF = "sg_double_to_half"
 
 
 def is_x86(caps: Capabilities) -> bool:
-    """Every 64-bit x86 CPU lists SSE2, and no other does."""
+    """Return whether the CPU is an x86. Every 64-bit x86 CPU lists SSE2, and no other does."""
     return "+sse2" in caps.cpu_features
 
 
 def needs_double_to_half(caps: Capabilities) -> bool:
-    """Whether f64 -> f16 would be a library call: F16C converts only f32."""
+    """Return whether f64 -> f16 would be a library call: F16C converts only f32."""
     return is_x86(caps) and "+avx512fp16" not in caps.cpu_features
 
 
 def needs_library(caps: Capabilities) -> bool:
-    """Whether LLVM would call `__extendhfsf2` and `__truncsfhf2`."""
+    """Return whether LLVM would call `__extendhfsf2` and `__truncsfhf2`."""
     return is_x86(caps) and "+f16c" not in caps.cpu_features
 
 
 def _narrow(name: str, attributes: str, source: str, bits: int, mantissa: int) -> str:
-    """A function from ``source`` (an IEEE type of ``bits`` with ``mantissa`` stored bits) to half."""
+    """Return a function from ``source`` (an IEEE type of ``bits`` with ``mantissa`` stored bits) to half."""
     i = f"i{bits}"
     shift = mantissa - 10
     bias = ((1 << (bits - mantissa - 2)) - 1) & ((1 << (bits - mantissa - 1)) - 1)
@@ -94,5 +94,5 @@ def double_to_half() -> str:
 
 
 def library() -> dict[str, str]:
-    """Name -> definition of the functions that LLVM calls for f16 where the CPU has no F16C."""
+    """Return name -> definition of the functions that LLVM calls for f16 if the CPU has no F16C."""
     return {"__extendhfsf2": _WIDEN, "__truncsfhf2": _narrow("__truncsfhf2", "linkonce_odr ", "float", 32, 23)}

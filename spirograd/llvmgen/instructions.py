@@ -22,7 +22,7 @@ class ByKind:
     float: str
 
     def pick(self, t: Type) -> str:
-        """The name for operands of type ``t``."""
+        """Return the name for operands of type ``t``."""
         scalar = scalar_of(t)
         name = self.float if scalar.is_float else self.signed if scalar.is_signed else self.unsigned
         assert name, (self, t)
@@ -40,8 +40,8 @@ class Instr(ByKind):
 
 @dataclass(frozen=True, slots=True)
 class Division(Instr):
-    """A quotient or remainder of integers. That of numbers which are surely not negative is unsigned, which takes fewer instructions by a
-    constant."""
+    """A quotient or remainder of integers. If the operands are surely not negative it is unsigned, which takes fewer instructions for a
+    constant divisor."""
 
     def __call__(self, e: FunctionEmitter, op: Op) -> None:
         a, b = op.args
@@ -95,7 +95,7 @@ class Math:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Never reaches this back end, and why."""
+    """An operation that never reaches this back end, with the reason."""
 
     reason: str
 

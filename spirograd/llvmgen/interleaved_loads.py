@@ -1,4 +1,5 @@
-"""Loads of every n-th element: vectors are loaded, of which each has some, and put together. Nothing else is accessed."""
+"""Loads of every n-th element: the emitter loads vectors that contain some of the elements, and shuffles them together. It accesses no
+other memory."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from spirograd.base.dtypes import Lanes
 from spirograd.llvmgen.function import FunctionEmitter, overload
 from spirograd.llvmgen.module import type_name
 
-# Elements of an AVX2 register; how those that interleaved loads want get there, by how many lie between them: two vectors (those loaded,
-# then what was made of them), and for each place its number in both.
+# The elements of an AVX2 register. Shuffles for interleaved loads, by the distance between elements: two vectors (loaded ones, then results
+# of shuffles), and for each lane its index in both.
 _PART = 8
 _PUT_TOGETHER: dict[int, tuple[tuple[int, int, tuple[int | None, ...]], ...]] = {
     2: ((0, 1, (0, 2, 8, 10, 4, 6, 12, 14)), (2, 2, (0, 1, 4, 5, 2, 3, 6, 7))),
@@ -24,8 +25,8 @@ _PUT_TOGETHER: dict[int, tuple[tuple[int, int, tuple[int | None, ...]], ...]] = 
 
 
 def interleaved_load(e: FunctionEmitter, t: Lanes, count: int, ways: Sequence[tuple[str, str]]) -> str:
-    """Lanes of every ``count``-th element, which has 32 bits. ``ways``: pointers to the element of the first lane, typed, and the lanes
-    that load from there, masks of which no two have a lane in common. Others get 0."""
+    """Return lanes of every ``count``-th element, which has 32 bits. ``ways``: pointers to the element of the first lane, typed, and the
+    lanes that load from there, as disjoint masks. Lanes in no mask get 0."""
     lanes, elem = f"<{t.n} x i32>", type_name(t.elem)
     part = Lanes(_PART, t.elem)
     vector_type = type_name(part)

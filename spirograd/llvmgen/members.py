@@ -1,8 +1,9 @@
-"""Which lanes of a subgroup run a branch or an iteration that contains subgroup operations: a vote before it, over its condition.
+"""Member masks: the lanes of a subgroup that run a branch or an iteration with subgroup operations, from a vote over its condition before
+it.
 
 Instructions of NVIDIA's GPUs name the lanes that run them together (member masks). The lanes that are active at the same moment may be
-fewer, since a warp that has diverged need not have reconverged. Branches and loops with a barrier of the workgroup are run by all of its
-invocations.
+fewer, since a warp that has diverged need not have reconverged. All invocations of a workgroup run its branches and loops with a barrier of
+the workgroup.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from spirograd.ir.nodes import Op, Region
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import type_name
 
-# Of the operations at which lanes meet, those whose instructions name the lanes. The others need no votes: there is no instruction for
-# scans, all lanes of a warp run a product of matrices, and shuffles are in code of the compiler that all lanes run.
+# Operations at which lanes meet whose instructions name the lanes. The others need no votes: there is no instruction for scans, all lanes
+# of a warp run a product of matrices, and shuffles are in code of the compiler that all lanes run.
 _NAMING_LANES = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_reduce, ops.subgroup_barrier))
 
 
 class Votes(NamedTuple):
-    """What a region begins and ends with: ``members`` emits the mask of the lanes that run it; ``vote``, given what it yields, says which
-    lanes go on."""
+    """The code at begin and end of a region. ``members`` emits the mask of the lanes that run it; ``vote``, given its results, emits which
+    lanes continue."""
 
     members: Callable[[], str]
     vote: Callable[[Sequence[str]], None] | None = None
@@ -34,8 +35,8 @@ def _meets(region: Region) -> bool:
 
 
 def votes_of(e: FunctionEmitter, op: Op, ballot: Callable[[str], str], members: str) -> dict[Region, Votes]:
-    """Emit what the control operation ``op`` begins with, if lanes meet in it; returns the votes of its regions. ``ballot`` emits a vote on
-    an i1 by the lanes of the current region, ``members``: "" for all."""
+    """Emit the begin of the control operation ``op`` if lanes meet in it, and return the votes of its regions. ``ballot`` emits a vote on
+    an i1 by the lanes of the current region; ``members``: "" for all."""
     if not any(map(_meets, op.regions)) or any(ops.workgroup_barrier in region.codes for region in op.regions):
         return {}
     if op.code is ops.if_:
@@ -50,7 +51,7 @@ def _constant(mask: str) -> Callable[[], str]:
 
 
 def _kept(e: FunctionEmitter, mask: str) -> tuple[Callable[[], str], Callable[[str], None]]:
-    """How to read and to set a variable that is ``mask`` at first."""
+    """Return functions that read and set a variable whose initial value is ``mask``."""
     place = e.name()
     e.entry.append(e.module.stack(place, "i32", 4))
 
@@ -62,7 +63,7 @@ def _kept(e: FunctionEmitter, mask: str) -> tuple[Callable[[], str], Callable[[s
 
 
 def _of_for(e: FunctionEmitter, op: Op, ballot: Callable[[str], str]) -> dict[Region, Votes]:
-    """Loops between constants are run by all."""
+    """Return the votes of a `for`. All lanes run loops between constants."""
     begin, end = op.args[:2]
     if begin.code is ops.const and end.code is ops.const:
         return {}

@@ -34,20 +34,20 @@ LLVM_TYPES: dict[DType, str] = {
 }
 
 
-# The first parameter of functions that are called with the argument block. It is the caller's private copy: no kernel can write it.
+# The first parameter of functions that take the argument block. It is the caller's private copy: no kernel can write it.
 BLOCK_PARAMETER = "ptr noalias nonnull readonly align 8 captures(none) %block"
-# Longer vectors live on the stack, which is five times as fast: LLVM spills a whole register for every run-time index. Where indices turn
-# out constant, it takes arrays apart into scalars again.
+# Longer vectors live on the stack, which is five times as fast: LLVM spills an entire register for every run-time index. If indices become
+# constant, LLVM splits arrays into scalars again.
 LARGEST_REGISTER = 2
 
 
 def is_array(t: Type) -> bool:
-    """Whether values of this type live in stack memory."""
+    """Return whether values of this type live in stack memory."""
     return isinstance(t, Vec) and t.n > LARGEST_REGISTER
 
 
 def type_name(t: Type) -> str:
-    """The LLVM type of a value."""
+    """Return the LLVM type of a value."""
     if isinstance(t, DType):
         return LLVM_TYPES[t]
     if isinstance(t, (Vec, Lanes)):
@@ -56,13 +56,13 @@ def type_name(t: Type) -> str:
 
 
 def splat(text: str, t: Type) -> str:
-    """``text``, the scalar in all lanes of a constant if ``t`` is lanes."""
+    """Return ``text``, or the scalar in all lanes of a constant if ``t`` is lanes."""
     return f"splat ({type_name(t.elem)} {text})" if isinstance(t, Lanes) else text
 
 
 def literal(value: bool | int | float, t: Type) -> str:
-    """A constant, the same in all lanes if ``t`` is lanes. Floats are written as bits: a double's for f32 and f64 (exact for both), two
-    bytes for f16."""
+    """Return a constant, the same in all lanes if ``t`` is lanes. Floats are written as bits: a double's for f32 and f64 (exact for both),
+    two bytes for f16."""
     if isinstance(t, Lanes):
         return splat(literal(value, t.elem), t)
     assert isinstance(t, DType)
@@ -79,12 +79,12 @@ def literal(value: bool | int | float, t: Type) -> str:
 
 
 def returned_type(types: Sequence[Type]) -> str:
-    """The type of the value that holds several results of a function."""
+    """Return the type of the value that holds several results of a function."""
     return f"{{{', '.join(map(type_name, types))}}}"
 
 
 def symbol(name: str) -> str:
-    """``name`` with what assemblers dislike replaced."""
+    """Return ``name`` with characters that assemblers reject replaced."""
     return re.sub(r"[^A-Za-z0-9_.$]", "_", name) or "_"
 
 
@@ -94,11 +94,11 @@ def _no_function(name: str, lanes: int = 1) -> NoReturn:
 
 @dataclass(slots=True, eq=False)
 class ModuleText:
-    """Collects what functions refer to; `text` puts the module together.
+    """The text of a module: collects declarations that functions refer to; `text` combines them.
 
-    ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes. ``memory_callee``: what
-    stands before the arguments of a call of a function that accesses memory, and the entries of the argument block (`BlockEntry`) that it
-    takes after them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
+    ``callee``: returns the text before and behind the arguments of a call of a function of the kernel, for a number of lanes.
+    ``memory_callee``: returns the text before the arguments of a call of a function that accesses memory, and the entries of the argument
+    block (`BlockEntry`) that follow them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
     """
 
     caps: Capabilities
@@ -117,35 +117,36 @@ class ModuleText:
     memory_callee: Callable[[str], tuple[str, Sequence[BlockEntry]]] = _no_function
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
-        """Declare function ``name`` once; returns it as an operand of `call`."""
+        """Declare function ``name`` once. Return it as an operand of `call`."""
         if name not in self.declarations:
             self.declarations[name] = f"declare {result} @{name}({params}){attributes}"
         return f"@{name}"
 
     def shared(self, name: str, kind: str) -> str:
-        """Declare a variable of type ``kind`` that a workgroup shares once; returns it as an operand."""
+        """Declare once a variable of type ``kind`` that a workgroup shares. Return it as an operand."""
         self.variables.setdefault(f"@{symbol(name)}", f"internal addrspace(3) global {kind} undef, align 16")
         return f"@{symbol(name)}"
 
     def stack(self, name: str, kind: str, align: int) -> str:
-        """What makes stack memory for a ``kind``: lines of the entry block. Its address is ``name``, in the generic address space."""
+        """Return lines of the entry block that allocate stack memory for a ``kind``. Its address is ``name``, in the generic address
+        space."""
         if not self.stack_space:
             return f"  {name} = alloca {kind}, align {align}"
         space = f"addrspace({self.stack_space})"
         return f"  {name}.own = alloca {kind}, align {align}, {space}\n  {name} = addrspacecast ptr {space} {name}.own to ptr"
 
     def attribute_group(self, text: str) -> str:
-        """A reference to the attribute group with this text."""
+        """Return a reference to the attribute group with this text."""
         return f"#{self.attributes.setdefault(text, len(self.attributes))}"
 
     def node(self, text: str) -> str:
-        """A reference to a new metadata node. ``{self}`` in the text stands for the node."""
+        """Return a reference to a new metadata node. ``{self}`` in the text stands for the node."""
         number = len(self.metadata)
         self.metadata.append(text.replace("{self}", f"!{number}"))
         return f"!{number}"
 
     def unique(self, name: str) -> str:
-        """A symbol not yet taken in this module."""
+        """Return a symbol that this module does not have yet."""
         base = chosen = symbol(name)
         number = 1
         while chosen in self.names:
@@ -155,7 +156,7 @@ class ModuleText:
         return chosen
 
     def alignment(self, nbytes: int) -> str:
-        """A reference to the metadata node that says to what addresses are aligned."""
+        """Return a reference to the metadata node for an alignment."""
         text = f"!{{i64 {nbytes}}}"
         return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
 

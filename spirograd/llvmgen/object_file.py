@@ -1,4 +1,4 @@
-"""Where the functions of an ELF object file are, once it is linked."""
+"""Addresses of the functions of an ELF object file after linking."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Symbol:
 
 
 def _functions(data: bytes) -> Iterator[_Symbol]:
-    """The functions that a 64-bit little-endian ELF file defines; none if ``data`` is something else."""
+    """Yield the functions that a 64-bit little-endian ELF file defines; none if ``data`` is something else."""
     if data[:6] != b"\x7fELF\x02\x01":
         return
     (table,) = unpack_from("<Q", data, 0x28)
@@ -48,12 +48,12 @@ def _functions(data: bytes) -> Iterator[_Symbol]:
 
 
 def exported_functions(data: bytes) -> list[str]:
-    """The functions of an object file that others can refer to."""
+    """Return the functions of an object file that others can refer to."""
     return [symbol.name for symbol in _functions(data) if symbol.is_global]
 
 
 def code_ranges(data: bytes, addresses: Mapping[str, int]) -> list[CodeRange]:
-    """The functions of an object file, of which ``addresses`` has some: those in the same sections as these."""
+    """Return the functions of an object file. ``addresses`` has some of them: the others in the same sections follow."""
     functions = list(_functions(data))
     starts = {s.section: addresses[s.name] - s.offset for s in functions if s.is_global and s.name in addresses}
     return [

@@ -1,4 +1,4 @@
-"""The opcode mapping of LLVM IR: THE table from operation to emitter, keyed by the objects of the op table.
+"""The opcode mapping of LLVM IR: the table from operation to emitter, keyed by the objects of the op table.
 
 Operations that are one instruction or one call have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
 """
@@ -23,7 +23,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
     ops.outlined: emit_outlined.emit_outlined,
-    ops.task: Unsupported("tasks are functions, made by emit_kernel"),
+    ops.task: Unsupported("tasks are functions, which emit_kernel defines"),
     # arithmetic
     ops.add: Instr("add", "add", "fadd"),
     ops.sub: Instr("sub", "sub", "fsub"),
@@ -58,7 +58,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.select: emit_scalar.emit_select,
     ops.cast: emit_scalar.emit_cast,
     ops.bitcast: emit_scalar.emit_bitcast,
-    ops.opaque: Unsupported("for drivers that compile modules: LLVM is told with each operation what it may do"),
+    ops.opaque: Unsupported("for drivers that compile modules: flags of each operation tell LLVM what it may do"),
     # math
     ops.sqrt: Intrinsic("", "", "sqrt"),
     ops.rsqrt: emit_scalar.emit_rsqrt,

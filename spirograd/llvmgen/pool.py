@@ -1,9 +1,9 @@
-"""The worker pool as LLVM IR, for any architecture: one job at a time, cut into chunks that the caller and the workers take one by one.
+"""The worker pool as LLVM IR, for any architecture: one job at a time, split into chunks that the caller and the workers claim one by one.
 
-A job is published by one 64-bit ticket, `epoch << 32 | slots left << 16 | chunks left`. A chunk is taken by compare-and-exchange on it,
-with a thread slot for the thread's first one, so a worker that wakes late finds another epoch, no thread slot or no chunk, and the caller
-never waits for a worker that took none. Sleeping is `wait(address, value)`: return at once if the word at ``address`` is not ``value`` any
-more, else sleep until woken (spurious wakes are fine).
+A job is published by one 64-bit ticket, `epoch << 32 | slots left << 16 | chunks left`. A thread claims a chunk by compare-and-exchange on
+it, and its first one with a thread slot, so a worker that wakes late finds another epoch, no thread slot or no chunk, and the caller never
+waits for a worker that claimed none. Sleeping is `wait(address, value)`: return at once if the word at ``address`` differs from ``value``,
+else sleep until woken (spurious wakes are allowed).
 """
 
 from __future__ import annotations
@@ -96,14 +96,15 @@ _JOB_NAMES = " ".join(entry.split()[1] for entry in _JOB)
 
 
 def _fields(names: str) -> str:
-    """Pointers `%<name>.at` to words of the pool's state."""
+    """Return pointers `%<name>.at` to words of the pool's state."""
     return "\n".join(f"  %{name}.at = getelementptr i8, ptr %pool, i64 {_WORDS[name]}" for name in names.split())
 
 
-# The job is read only after a chunk has been taken: until that chunk is done, no other job is published. A thread slot lasts as long as the
-# job: the thread may get to the next one without leaving the loop.
+# The job is read only after a chunk has been claimed: until that chunk is done, no other job is published. A thread slot lasts as long as
+# the job: the thread may get to the next one without leaving the loop.
 def _drain() -> str:
-    """`void drain(ptr pool)`: takes and runs chunks while there are some, and a thread slot. The last thread to finish wakes the caller."""
+    """Return `void drain(ptr pool)`, which claims and runs chunks while there are some, and a thread slot. The last thread to finish wakes
+    the caller."""
     loads = "".join(f"  %{name} = load {t}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
     return f"""define internal void @drain(ptr %pool) nounwind {{
 entry:
@@ -203,7 +204,8 @@ define void @{abi.POOL_STOP}(ptr %pool) nounwind {{
 
 
 def _decide() -> str:
-    """Run inline if there is little work, if no worker is free, or if another caller has the pool; else own the pool and cut the range."""
+    """Return code that runs inline if there is little work, no worker is free, or another caller has the pool. Otherwise it acquires the
+    pool and splits the range."""
     return f"""define void @{abi.POOL_RUN}(
     ptr %pool, ptr %task, ptr %block, i64 %begin, i64 %end, i64 %cost, i64 %most_slots, i64 %most_lanes) nounwind {{
 entry:
@@ -248,8 +250,8 @@ cut:
   %long = icmp uge i64 %exact, 256
   %chunk = select i1 %long, i64 %round, i64 %exact
   %n1 = sub i64 %n, 1
-  %whole = udiv i64 %n1, %chunk
-  %count = add i64 %whole, 1
+  %full_chunks = udiv i64 %n1, %chunk
+  %count = add i64 %full_chunks, 1
   %chunks = trunc i64 %count to i32
   %used = call i64 @llvm.umin.i64(i64 %fitting, i64 %chunk)
   %lanes = trunc i64 %used to i32
@@ -262,7 +264,7 @@ cut:
 
 
 def _publish() -> str:
-    """Write the job, then its ticket, then wake who sleeps."""
+    """Return code that writes the job, then its ticket, then wakes sleepers."""
     job = "".join(f"  store {t} %{name}, ptr %{name}.at\n" for t, name in (entry.split() for entry in _JOB))
     return f"""{job}  store atomic i32 0, ptr %done.at monotonic, align 4
   %old = load atomic i32, ptr %epoch.at monotonic, align 4
@@ -285,7 +287,7 @@ ring:
 
 
 def _help_and_wait(pause: str) -> str:
-    """Work too, then wait for the chunks that others took: spin a while, then sleep."""
+    """Return code that works too, then waits for the chunks that others claimed: it spins a while, then sleeps."""
     return f"""help:
   call void @drain(ptr %pool)
   br label %look
@@ -324,7 +326,8 @@ out:
 
 
 def _update_uncontended() -> str:
-    """Update without atomics where one thread does so as fast as all of them with; not while others update, who then wait for it."""
+    """Return code that updates without atomics if one thread is then as fast as all of them with atomics, but not during other updates,
+    which wait for it."""
     return f"""define void @{abi.POOL_UPDATE}(
     ptr %pool, ptr %task, ptr %uncontended, ptr %block,
     i64 %begin, i64 %end, i64 %cost, i64 %uncontended_cost, i64 %slots, i64 %lanes) nounwind {{
@@ -364,7 +367,7 @@ ring:
 
 
 def _update_together() -> str:
-    """Wait for an update without atomics, then run on the pool."""
+    """Return code that waits for an update without atomics, then runs on the pool."""
     return f"""look:
   %first = load atomic i32, ptr %updaters.at monotonic, align 4
   br label %try
@@ -394,14 +397,14 @@ out:
 
 
 def sleeping(system: str, machine: str) -> str:
-    """How threads sleep on this system: "futex", "pthread" or "windows" (`platform.system()`, `platform.machine()`)."""
+    """Return how threads sleep on this system: "futex", "pthread" or "windows" (`platform.system()`, `platform.machine()`)."""
     if system == "Windows":
         return "windows"
     return "futex" if system == "Linux" and machine in _FUTEX_NUMBERS else "pthread"
 
 
 def pool_module(machine: str, kind: str) -> str:
-    """LLVM IR of the pool for a CPU architecture, with the way of sleeping that `sleeping` names."""
+    """Return the LLVM IR of the pool for a CPU architecture. ``kind``: the result of `sleeping`."""
     sleep = {"futex": _FUTEX, "pthread": _PTHREAD, "windows": _WINDOWS}[kind]
     if kind == "futex":
         sleep = sleep.replace("NUMBER", str(_FUTEX_NUMBERS[machine]))

@@ -16,9 +16,10 @@ from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 _WARP = 32
-# So many invocations leave 128 registers to each. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512, 2.39 with 1,024.
+# The workgroup size that leaves 128 registers to each invocation. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512,
+# 2.39 with 1,024.
 _RESIDENT = 512
-# Architectures from this number on are known to no version of PTX before 7.3.
+# Versions of PTX before 7.3 do not know architectures from this number on.
 _KNOWN_SINCE_7_3 = 87
 _AMPERE = 80  # the first architecture that reduces over warps
 _REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
@@ -27,7 +28,7 @@ _CALL = re.compile(r"// callseq (\d+)")
 
 
 def _register(name: str, e: GpuEmitter) -> str:
-    """A special register."""
+    """Return a special register."""
     return e.value(f"call i32 {e.module.declare(f'llvm.nvvm.read.ptx.sreg.{name}', 'i32', '')}()")
 
 
@@ -37,7 +38,7 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
 
 
 def _members(e: GpuEmitter) -> str:
-    """The mask of the lanes that run the current region: outside of branches all of the warp; the last one may have less."""
+    """Return the mask of the lanes that run the current region: outside of branches all lanes of the warp; the last warp may have fewer."""
     if e.members:
         return e.members
     missing = -e.group_size % _WARP
@@ -46,8 +47,8 @@ def _members(e: GpuEmitter) -> str:
     last = str((1 << (_WARP - missing)) - 1)
     if e.group_size < _WARP:
         return last
-    whole = e.value(f"icmp ult i32 {_register('tid.x', e)}, {e.group_size + missing - _WARP}")
-    return e.value(f"select i1 {whole}, i32 -1, i32 {last}")
+    full_warp = e.value(f"icmp ult i32 {_register('tid.x', e)}, {e.group_size + missing - _WARP}")
+    return e.value(f"select i1 {full_warp}, i32 -1, i32 {last}")
 
 
 def _ballot(e: GpuEmitter, value: str) -> str:
@@ -91,13 +92,14 @@ def _from_first(e: GpuEmitter, value: str, active: str) -> str:
 
 
 def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
-    # The instruction takes subnormal numbers for zero, so without ".ftz" three more scale the argument.
+    # The instruction flushes subnormal numbers to zero, so without ".ftz" three more scale the argument.
     name = "llvm.nvvm.rsqrt.approx.ftz.f" if normal else "llvm.nvvm.rsqrt.approx.f"
     return e.value(f"call float {e.module.declare(name, 'float', 'float')}(float {value})")
 
 
 def _launch_bounds(size: int, overlapping: bool) -> str:
-    """The assembler sees a reason to use more than some 32 registers only where few workgroups must fit on a multiprocessor."""
+    """Return the launch bounds of a kernel. The assembler uses more than some 32 registers only if few workgroups must fit on a
+    multiprocessor."""
     resident = f' "nvvm.minctasm"="{max(1, _RESIDENT // size)}"' if overlapping else ""
     return f'"nvvm.maxntid"="{size}"{resident}'
 
@@ -132,10 +134,11 @@ NVPTX = Dialect(
 
 @by_thread
 def _target_machine(architecture: str, has_stack: bool, has_matrices: bool) -> llvm.TargetMachine:
-    """``has_stack``: whether the code looks at the stack, which PTX 7.3 (CUDA 11.3) can. ``has_matrices``: whether it multiplies those."""
+    """Return a target machine. ``has_stack``: whether the code reads the stack pointer, which needs PTX 7.3 (CUDA 11.3). ``has_matrices``:
+    whether the code multiplies matrices."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask, for Turing one without products.
+    # LLVM's default is the first version that knows the architecture: for Volta one without activemask, for Turing one without products.
     features = "+ptx63" if architecture in ("sm_70", "sm_72") else "+ptx65" if architecture == "sm_75" and has_matrices else ""
     if has_stack and int(re.sub(r"\D", "", architecture)) < _KNOWN_SINCE_7_3:
         features = "+ptx73"
@@ -143,7 +146,7 @@ def _target_machine(architecture: str, has_stack: bool, has_matrices: bool) -> l
 
 
 def capabilities(architecture: str) -> Capabilities:
-    """What every GPU of an architecture ("sm_90") can do."""
+    """Return the capabilities that every GPU of an architecture ("sm_90") has."""
     number = int(re.sub(r"\D", "", architecture))
     recent = number >= _AMPERE
     return replace(
@@ -174,6 +177,7 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
 
 
 def _renumbered(ptx: str) -> str:
-    """LLVM counts the calls of a process in comments; here those of a module are counted, so that the same module gives the same text."""
+    """Renumber calls in comments. LLVM counts the calls of a process; counting those of a module gives the same text for the same
+    module."""
     numbers: dict[str, int] = {}
     return _CALL.sub(lambda match: f"// callseq {numbers.setdefault(match[1], len(numbers))}", ptx)

@@ -1,4 +1,4 @@
-"""Products of tiles by the instructions ``mma`` and ``ldmatrix`` of PTX."""
+"""Emitters of products of tiles by the instructions ``mma`` and ``ldmatrix`` of PTX."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from spirograd.ir.nodes import Op, SharedRef
 from spirograd.llvmgen.gpu import GpuEmitter
 from spirograd.llvmgen.module import type_name
 
-# Shape -> the first architecture that has it.
+# Shape -> the first architecture that supports it.
 _SINCE = {"m16n8k16_f16": 80, "m16n8k8_f16": 75, "m16n8k16_f64": 90, "m8n8k4_f64": 80}
 _SHARED = "ptr addrspace(3)"
 _PART, _BLOCK = 8, 16  # `ldmatrix` reads four parts of 8 x 8 entries, here always of a block of 16 x 16
 
 
 def shapes(architecture: int) -> tuple[str, ...]:
-    """The names of the products that an architecture has, better ones first."""
+    """Return the names of the products that an architecture has, better ones first."""
     return tuple([name for name in SHAPES if name in _SINCE and architecture >= _SINCE[name]])
 
 
 class _Rows:
-    """Rows of tiles in shared memory, as this lane sees them."""
+    """Rows of tiles in shared memory, with the coordinates of this lane."""
 
     def __init__(self, e: GpuEmitter, ref: SharedRef, n: int) -> None:
         self.e, self.type, self.stride = e, type_name(ref.dtype), row_stride(n, ref.dtype)
@@ -32,7 +32,7 @@ class _Rows:
         self._starts: dict[tuple[str, int, int], str] = {}
 
     def at(self, place: Place, row: int, column: int, transposed: bool = False) -> str:
-        """A pointer to what the lane has at a place of the block that begins at a row and a column of the memory, or of its transpose."""
+        """Return a pointer to the entry of the lane in the block that begins at a row and a column of the memory, or of its transpose."""
         pairs = zip(place.row, place.column)
         if transposed:
             pairs, row, column = zip(place.column, place.row), column, row
@@ -41,7 +41,7 @@ class _Rows:
         return self._pointer(self._start(("quad", quad, within)), offset)
 
     def of_part(self, row: int, column: int, rows_first: bool) -> str:
-        """What `ldmatrix` takes from a lane: a pointer to a row of one of the parts of a block, whose order is given."""
+        """Return the operand of `ldmatrix`: a pointer to a row of one of the parts of a block, whose order is given."""
         e = self.e
         key = ("part", int(rows_first), 0)
         if key not in self._starts:
@@ -68,7 +68,7 @@ class _Rows:
 
 
 def load(e: GpuEmitter, op: Op) -> list[str]:
-    """The entries of `ops.matrix_load`, typed."""
+    """Return the entries of `ops.matrix_load`, typed."""
     (name, n, use), ref = op.attr
     shape, rows = SHAPES[name], _Rows(e, ref, n)
     if ref.dtype is f16:
@@ -84,14 +84,15 @@ def store(e: GpuEmitter, op: Op) -> None:
 
 
 def _pointers(rows: _Rows, shape: MatrixShape, n: int, use: str) -> list[str]:
-    """To each of the entries that the lane has."""
+    """Return a pointer to each of the entries of the lane."""
     places = {A: shape.a, TOTAL: shape.c}.get(use, shape.b)
     return [rows.at(place, row, column, use == TRANSPOSED) for row, column in shape.blocks(n, use) for place in places]
 
 
 def _read_parts(e: GpuEmitter, rows: _Rows, n: int, use: str) -> list[str]:
-    """Pairs of f16, by blocks of 16 x 16, whose parts come down, then right: so a lane needs them for the products of every shape."""
-    four, found = "{ i32, i32, i32, i32 }", []
+    """Return pairs of f16, by blocks of 16 x 16, with the parts of a block column by column: lanes need them in this order for the products
+    of every shape."""
+    four, pairs = "{ i32, i32, i32, i32 }", []
     target = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{'.trans' if use == B else ''}.b16.p3"
     for row in range(0, n, _BLOCK):
         for column in range(0, n, _BLOCK):
@@ -99,8 +100,8 @@ def _read_parts(e: GpuEmitter, rows: _Rows, n: int, use: str) -> list[str]:
             words = e.value(f"call {four} {e.module.declare(target, four, _SHARED)}({pointer})")
             for k in range(4):
                 pair = e.value(f"bitcast i32 {e.value(f'extractvalue {four} {words}, {k}')} to <2 x half>")
-                found += [f"half {e.value(f'extractelement <2 x half> {pair}, i32 {side}')}" for side in range(2)]
-    return found
+                pairs += [f"half {e.value(f'extractelement <2 x half> {pair}, i32 {side}')}" for side in range(2)]
+    return pairs
 
 
 # The operands for factors, by the row and column of a block.
@@ -108,7 +109,7 @@ _Factors = dict[tuple[int, int], list[str]]
 
 
 def product(e: GpuEmitter, op: Op) -> list[str]:
-    """The entries of `ops.matrix_product`, typed."""
+    """Return the entries of `ops.matrix_product`, typed."""
     name, n = op.attr
     shape, held, kind = SHAPES[name], held_entries(n), type_name(SHAPES[name].total)
     factors = _pairs if shape.factor is f16 else _entries
@@ -129,7 +130,7 @@ def _entries(e: GpuEmitter, shape: MatrixShape, n: int, use: str, entries: Seque
 
 
 def _pairs(e: GpuEmitter, shape: MatrixShape, n: int, use: str, entries: Sequence[str]) -> _Factors:
-    """From what `_read_parts` made."""
+    """Return factors from the results of `_read_parts`."""
     parts: dict[tuple[int, int], str] = {}
     at = iter(range(0, len(entries), 2))
     for row in range(0, n, _BLOCK):
@@ -153,6 +154,6 @@ def _fma(e: GpuEmitter, shape: MatrixShape, factors: Sequence[str], totals: Sequ
     operands = [*factors, *[f"{total} {entry}" for entry in totals]]
     types = ", ".join([operand.rpartition(" ")[0] for operand in operands])
     result = f"{{ {', '.join([total] * len(totals))} }}"
-    # LLVM does not know that all lanes have to run this instruction together: it might copy it into both regions of a branch.
-    found = e.value(f"call {result} {e.module.declare(name, result, types)}({', '.join(operands)}) convergent")
-    return [e.value(f"extractvalue {result} {found}, {k}") for k in range(len(totals))]
+    # LLVM does not know that all lanes must run this instruction together: it might copy it into both regions of a branch.
+    product = e.value(f"call {result} {e.module.declare(name, result, types)}({', '.join(operands)}) convergent")
+    return [e.value(f"extractvalue {result} {product}, {k}") for k in range(len(totals))]

@@ -1,10 +1,10 @@
-"""How far the stack of the calling thread may grow, as LLVM IR: a function of the C library of each system says where the stack ends."""
+"""The limit of the stack of the calling thread, as LLVM IR: a function of the C library of each system returns the end of the stack."""
 
 from __future__ import annotations
 
 from spirograd.llvmgen import abi
 
-# How much of a stack of unknown size is used: less than any system gives a thread by default.
+# The bytes of a stack of unknown size that may be used: less than the default of any system.
 _UNKNOWN = 256 << 10
 
 _LINUX = """declare i64 @pthread_self()
@@ -18,8 +18,8 @@ define internal i64 @sg_stack_end() nounwind {
   %self = call i64 @pthread_self()
   %failed = call i32 @pthread_getattr_np(i64 %self, ptr %attributes)
   %fails = icmp ne i32 %failed, 0
-  br i1 %fails, label %unknown, label %found
-found:
+  br i1 %fails, label %unknown, label %known
+known:
   %read = call i32 @pthread_attr_getstack(ptr %attributes, ptr %low, ptr %size)
   %destroyed = call i32 @pthread_attr_destroy(ptr %attributes)
   %end = load i64, ptr %low
@@ -53,7 +53,7 @@ _ENDS = {"Linux": _LINUX, "Darwin": _MACOS, "Windows": _WINDOWS}
 
 
 def stack_limit_module(system: str) -> str:
-    """LLVM IR of `abi.STACK_LIMIT` and `abi.MAIN_STACK` for a system (`platform.system()`)."""
+    """Return the LLVM IR of `abi.STACK_LIMIT` and `abi.MAIN_STACK` for a system (`platform.system()`)."""
     return (
         _ENDS.get(system, _OTHERS)
         + f"""declare ptr @llvm.stacksave.p0()

@@ -1,4 +1,4 @@
-"""llvmlite: the host's capabilities, LLVM IR text -> object code, object code -> addresses in this process."""
+"""The interface to llvmlite: the host's capabilities, LLVM IR text -> object code, object code -> addresses in this process."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ R = TypeVar("R")
 
 # The SLP vectoriser takes nine tenths of the optimiser's time on large functions (460 ms at 8,000 instructions), and pays on small ones.
 SLP_LIMIT = 1500
-# Of modules with more instructions, level 1 runs a few passes only: see `_clean`. In smaller ones, such as loops over the neighbours of
-# particles, the others save a tenth of the time of a step (Genesis' SPH) and take milliseconds.
+# For modules with more instructions, level 1 runs only a few passes: see `_clean`. In smaller ones, such as loops over the neighbours of
+# particles, the other passes save a tenth of the time of a step (Genesis' SPH) and take milliseconds.
 _FEW_INSTRUCTIONS = 1000
-# Lanes that load from anywhere: one load each is a tenth faster on CPUs that gather slowly for the sake of security.
+# Gathers: one load for each lane is a tenth faster on CPUs whose gathers are slow for the sake of security.
 _NO_GATHER = ",+prefer-no-gather"
-# An LLJIT keeps 9 KiB of each library for ever, even when that is unloaded, and goes only with its last library (LLVM 22). So libraries
-# share one, which takes 170 KiB, in groups of this size.
+# An LLJIT keeps 9 KiB of each library for ever, even after it is unloaded, and is freed only with its last library (LLVM 22). Therefore
+# libraries share one, which takes 170 KiB, in groups of this size.
 _LIBRARIES_PER_JIT = 64
-# JITLink maps all sections of an object side by side. RuntimeDyld, the other linker, maps each by itself, and ends the process if two lie
-# more than 2 GiB apart: as happens where large mappings, such as those of CUDA, leave only small holes close by.
+# JITLink maps all sections of an object together. RuntimeDyld, the other linker, maps each by itself, and aborts the process if two lie
+# more than 2 GiB apart, as happens if large mappings, such as those of CUDA, leave only small gaps nearby.
 JIT_LINK = not sys.platform.startswith("win")
 _link_lock = threading.Lock()
 _link_numbers = itertools.count()
@@ -44,8 +44,8 @@ _link_numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """What LLVM makes of a module. ``binary``: for the CPU a relocatable object file of the host, for CUDA the text of PTX.
-    ``optimized_ir`` and ``assembly`` are empty unless the options keep stages."""
+    """Machine code of a module. ``binary``: for the CPU a relocatable object file of the host, for CUDA the text of PTX. ``optimized_ir``
+    and ``assembly`` are empty unless the options keep stages."""
 
     binary: bytes
     optimized_ir: str = ""
@@ -69,7 +69,7 @@ def _target() -> llvm.Target:
 
 
 def version() -> str:
-    """What object code depends on besides its source and the CPU: for cache keys."""
+    """Return everything that object code depends on besides its source and the CPU, for cache keys."""
     return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))} {llvm.get_process_triple()}"
 
 
@@ -85,7 +85,7 @@ def _has_libmvec() -> bool:
 
 
 def _memory_size() -> int:
-    """Bytes of physical memory."""
+    """Return the bytes of physical memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -94,7 +94,7 @@ def _memory_size() -> int:
 
 @functools.cache
 def host_caps() -> Capabilities:
-    """What code for this machine may use."""
+    """Return the capabilities of this machine."""
     _target()
     features = llvm.get_host_cpu_features().flatten()
     return Capabilities(
@@ -124,17 +124,17 @@ def host_caps() -> Capabilities:
 
 
 def by_thread(make: Callable[P, R]) -> Callable[P, R]:
-    """``make``, called once in each thread for the same arguments. For target machines, in which LLVM keeps what it derives."""
+    """Return ``make`` with a cache for each thread, for target machines, in which LLVM keeps derived data."""
     own = threading.local()
 
     @functools.wraps(make)
-    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+    def cached(*args: P.args, **kwargs: P.kwargs) -> R:
         results: dict[object, R] = own.__dict__.setdefault("results", {})
         if args not in results:
             results[args] = make(*args, **kwargs)
         return results[args]
 
-    return made
+    return cached
 
 
 @by_thread
@@ -147,15 +147,15 @@ def _instructions(text: str) -> int:
 
 
 def compile_modules(texts: Sequence[str], caps: Capabilities, options: CompileOptions, need: int = 3) -> tuple[bytes, ...]:
-    """The object files of several modules, compiled at the same time. Raises as `compile_module`."""
+    """Return the object files of several modules, compiled at the same time. Raises what `compile_module` raises."""
     slp = sum(map(_instructions, texts)) < SLP_LIMIT
-    made: list[bytes | Exception] = [b""] * len(texts)
+    results: list[bytes | Exception] = [b""] * len(texts)
 
     def work(k: int) -> None:
         try:
-            made[k] = compile_module(texts[k], caps, options, need, slp).binary
+            results[k] = compile_module(texts[k], caps, options, need, slp).binary
         except Exception as error:
-            made[k] = error
+            results[k] = error
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(1, len(texts))]
     for thread in threads:
@@ -163,16 +163,16 @@ def compile_modules(texts: Sequence[str], caps: Capabilities, options: CompileOp
     work(0)
     for thread in threads:
         thread.join()
-    for result in made:
+    for result in results:
         if isinstance(result, Exception):
             raise result
-    return tuple([result for result in made if isinstance(result, bytes)])
+    return tuple([result for result in results if isinstance(result, bytes)])
 
 
 def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3, slp: bool = True) -> MachineCode:
-    """Optimise and compile a module for the CPU that ``caps`` describes, as far as it ``need``s it and ``options`` let it: 3, or 1 if it is
-    vectors already, or 0 if the emitter left nothing to improve but instructions and registers. ``slp``: False if straight-line code is not
-    to be vectorised.
+    """Optimise and compile a module for the CPU that ``caps`` describes. The level is the least of ``need`` and that of ``options``: 3, or
+    1 if the code is vectors already, or 0 if only instructions and registers remain to be selected. ``slp``: False if straight-line code is
+    not to be vectorised.
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
@@ -186,17 +186,17 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         size = _instructions(text)
         if allowed == 1 and size > _FEW_INSTRUCTIONS:
             _clean(module, machine)
-        elif level > 0:  # the passes of level 0 change nothing in what is emitted here
+        elif level > 0:  # The passes of level 0 change nothing in emitted code.
             optimise(module, machine, level, vectorise=level > 1, slp=slp and level > 1 and size < SLP_LIMIT, unroll=allowed > 1)
         if not options.keep_stages:
             return MachineCode(_object(module, machine))
-        # Emitting changes the module, so the text comes from a clone.
+        # Code generation changes the module, so the text comes from a clone.
         return MachineCode(_object(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
 
 
 def _unlocked(function: object) -> Any:
-    """``function`` of llvmlite without its lock, which lets one thread of the process into LLVM at a time. LLVM itself needs none where
-    threads have contexts and target machines of their own."""
+    """Return ``function`` of llvmlite without its lock, which admits one thread of the process to LLVM at a time. LLVM itself needs no lock
+    if threads have contexts and target machines of their own."""
     return getattr(function, "_cfn", function)
 
 
@@ -213,10 +213,10 @@ def _object(module: object, machine: object) -> bytes:
 
 
 def parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """The module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if it is none.
+    """Return the module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if the text is invalid.
 
-    The caller closes it. An exception may keep it alive until the garbage collector comes, which frees a module and its context in any
-    order: the process ends if that is the wrong one.
+    The caller closes the module. An exception may keep it alive until the garbage collector runs, which frees a module and its context in
+    any order, and the wrong order aborts the process.
     """
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
@@ -228,20 +228,21 @@ def parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
 
 
 def optimise(module: object, machine: object, level: int, vectorise: bool, slp: bool, unroll: bool = True) -> None:
-    """Run LLVM's passes of this level; ``vectorise``: loops; ``slp``: straight-line code; ``unroll``: loops, also those that stay loops."""
+    """Run LLVM's passes of this level. ``vectorise``: vectorise loops; ``slp``: vectorise straight-line code; ``unroll``: unroll loops,
+    also partially."""
     tuning = llvm.create_pipeline_tuning_options(speed_level=level)
     tuning.loop_vectorization = vectorise
     tuning.slp_vectorization = slp
     tuning.loop_unrolling = unroll
-    # llvmlite 0.50 never frees the callbacks of a pass builder, 1.4 KiB, and a builder serves one module: running passes adds callbacks
-    # that refer to that run.
+    # llvmlite 0.50 never frees the callbacks of a pass builder, 1.4 KiB, and a builder serves one module, because running passes adds
+    # callbacks that refer to that run.
     builder = llvm.create_pass_builder(machine, tuning)
     _run(builder.getModulePassManager(), module, builder)
 
 
 def _clean(module: object, machine: object) -> None:
-    """Run those passes of LLVM's level 1 that improve most of what was simplified before: stack memory becomes values, address arithmetic
-    is combined, branches are merged. They take a tenth of the time of all."""
+    """Run the passes of LLVM's level 1 that improve simplified code most: stack memory becomes values, address arithmetic is combined,
+    branches are merged. They take a tenth of the time of all passes."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
@@ -256,7 +257,7 @@ def _run(passes: object, module: object, builder: object) -> None:
 
 
 def _dispose(passes: newpassmanagers.NewPassManager) -> None:
-    """Free the passes, 57 KiB for each module. llvmlite 0.50 does not: the method that would is hidden by that of another base class."""
+    """Free the passes, 57 KiB for each module. llvmlite 0.50 does not: a method of another base class hides the one that would."""
     kind = type(passes)
     if kind._dispose is ffi.ObjectRef._dispose and hasattr(newpassmanagers.NewPassManager, "_dispose"):
         newpassmanagers.NewPassManager._dispose(passes)
@@ -264,7 +265,7 @@ def _dispose(passes: newpassmanagers.NewPassManager) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _jit(group: int) -> llvm.LLJIT:
-    """The LLJIT of a group of libraries. The libraries keep it alive when the next group has begun."""
+    """Return the LLJIT of a group of libraries. The libraries keep it alive when the next group has begun."""
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)
     machine = _target().create_target_machine(jit=True, reloc="pic", codemodel="default")
@@ -272,7 +273,7 @@ def _jit(group: int) -> llvm.LLJIT:
 
 
 def link(code: bytes | Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Library:
-    """Load object code, of which there may be several files; ``imports`` gives addresses of symbols that the process does not have.
+    """Load object code, of which there may be several files. ``imports``: addresses of symbols that the process does not have.
 
     Raises SpirogradRuntimeError if a symbol is missing.
     """

@@ -1,4 +1,4 @@
-"""What LLVM targets differ in: the dialect of kernel functions on GPUs, and the translation of their text to machine code."""
+"""Differences between LLVM targets: the dialect of kernel functions on GPUs, and the translation of their text to machine code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from spirograd.llvmgen.ptx import NVPTX, compile_ptx
 from spirograd.llvmgen.toolchain import MachineCode, compile_module
 
 DIALECTS = {Generator.PTX: NVPTX, Generator.CODE_OBJECT: AMDGPU}
-# The stage with the assembly.
+# The compilation stage with the assembly.
 ASSEMBLY = {Generator.LLVM: "kernel.s", Generator.PTX: "kernel.ptx", Generator.CODE_OBJECT: "kernel.s"}
-# The stage that is loaded as it is.
+# The compilation stage that is loaded.
 LOADED = {Generator.PTX: "kernel.ptx", Generator.CODE_OBJECT: "kernel.hsaco"}
 _TRANSLATORS: dict[Generator, Callable[[str, Capabilities, CompileOptions], MachineCode]] = {
     Generator.LLVM: compile_module,

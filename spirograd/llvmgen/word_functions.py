@@ -2,9 +2,9 @@
 
 The code between Python's C API, drivers and kernels consists of such functions. A module of them has constants, `Functions` of C,
 `Addresses`, and functions with annotated parameters and results: an ``int`` is a 64-bit word, a number or an address; a ``bool`` is a bit.
-Statements are assignments to other names than parameters, ``if``, ``while``, ``for`` over a ``range`` with an end that does not change,
-``return`` and calls. ``and`` and ``or`` evaluate what they need. ``i64[address]`` and its like are memory, at any alignment; numbers are
-signed, but those of ``u16`` and ``u32``.
+Statements are assignments to other names than parameters, ``if``, ``while``, ``for`` over a ``range`` with a constant end, ``return`` and
+calls. ``and`` and ``or`` use short-circuit evaluation. ``i64[address]`` and similar expressions are memory, at any alignment. Numbers are
+signed, except those of ``u16`` and ``u32``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ N = TypeVar("N", int, float)
 
 
 class TypedMemory(dict[int, N]):
-    """Memory as numbers of an LLVM ``type``, by address. ``extension``: the instruction that makes words of them."""
+    """Memory as numbers of an LLVM ``type``, by address. ``extension``: the instruction that converts them to words."""
 
     def __init__(self, type: str, extension: str = "sext") -> None:
         self.type, self.extension = type, extension
@@ -51,7 +51,7 @@ class Functions:
 
 
 class Addresses:
-    """Addresses by name, which the linker gives."""
+    """Addresses by name, which the linker supplies."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -61,7 +61,7 @@ class Addresses:
 
 
 def stack(nbytes: int) -> int:
-    """Return the address of ``nbytes`` bytes that last until the function returns; each call takes others."""
+    """Return the address of ``nbytes`` bytes that last until the function returns. Each call returns other bytes."""
     raise NotImplementedError
 
 
@@ -71,7 +71,7 @@ def copy(target: int, source: int, nbytes: int) -> None:
 
 
 def call(function: int, *words: int) -> int:
-    """Call the function at an address. The result is undefined if that has none."""
+    """Call the function at an address. The result is undefined if the function returns none."""
     raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ def functions_of(module: ModuleType) -> list[str]:
 
 
 def source(modules: Iterable[ModuleType]) -> str:
-    """Return all that the translation of ``modules`` depends on, for keys of caches."""
+    """Return everything that the translation of ``modules`` depends on, for keys of caches."""
     return "\0".join([inspect.getsource(module) for module in (sys.modules[__name__], *modules)])
 
 
@@ -107,13 +107,14 @@ def translate(modules: Iterable[ModuleType], exports: Mapping[str, str]) -> str:
 
 
 class _Translator:
-    """Translates a function. ``names``: what its module has; ``symbols``: of functions, by name; ``declared``: declarations by symbol."""
+    """The translator of a function. ``names``: the names of its module; ``symbols``: the symbols of functions, by name; ``declared``:
+    declarations by symbol."""
 
     def __init__(self, names: Mapping[str, object], symbols: Mapping[str, str], declared: dict[str, str]) -> None:
         self._names, self._symbols, self._declared = names, symbols, declared
         self._lines: list[str] = []
-        self._values: dict[str, Value] = {}  # of names that are assigned once
-        self._types: dict[str, str] = {}  # of other variables, which lie on the stack
+        self._values: dict[str, Value] = {}  # names that are assigned once
+        self._types: dict[str, str] = {}  # the types of other variables, which lie on the stack
         self._changing: set[str] = set()
         self._count = 0
         self._result = ""
@@ -134,7 +135,7 @@ class _Translator:
     # --- statements --------------------------------------------------------------------------------------------------------
 
     def _block(self, statements: Iterable[ast.stmt]) -> bool:
-        """Translate statements. Returns whether the last one leaves the function."""
+        """Translate statements. Return whether the last one leaves the function."""
         left = False
         for statement in statements:
             left = self._statement(statement)

@@ -1,7 +1,7 @@
 """The memory of adstacks: one heap for all launches. Each launch computes the layout of its part (`HeapPlan`).
 
 This module decides how many thread slots a launch has; `base.adstack_layout` says where they lie. On the CPU, the thread slots of a thread
-lie one after the other, or side by side if the thread runs several iterations in lockstep. The pool decides how many thread slots and
+lie one after the other, or side by side if the thread runs a vectorised loop. The pool decides how many thread slots and
 threads a task uses (see `llvmgen.pool`). The thread slot of serial tasks comes last. Where only the device knows the sizes, it lays out the
 thread slots itself: see transforms/tasks/place_adstacks.py.
 """

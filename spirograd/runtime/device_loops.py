@@ -109,7 +109,7 @@ class DeviceLoops:
         self.launches += 1
         return True
 
-    def _recorded_as(self, loop: Any) -> Any:
+    def _recorded_as(self, loop: Any) -> object:
         key = _key(loop)
         recorded = self._recorded.get(key)
         if recorded is None:
@@ -122,7 +122,7 @@ class DeviceLoops:
         return recorded
 
 
-def _key(node: _Node) -> Any:
+def _key(node: _Node) -> object:
     """Return a key that is equal for loops that do the same. It keeps the launched kernels alive, but no memory."""
     if isinstance(node, Loop):
         return (node.flag, *map(_key, node.body))

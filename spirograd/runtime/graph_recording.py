@@ -49,7 +49,7 @@ class Series:
     """Work that is the same each time. ``recorded``: the work as one piece for the driver, None if the driver has none."""
 
     steps: list[Step | Sections] = field(default_factory=list)
-    recorded: Any = None
+    recorded: object = None
 
     @property
     def is_long(self) -> bool:

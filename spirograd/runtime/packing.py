@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.adstack_layout import word_places
 from spirograd.base.arguments import ROLE_ATTRIBUTES
@@ -26,7 +26,7 @@ def _missing(index: int, role: str) -> int:
 
 
 def build_packer(
-    compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Any
+    compiled: CompiledKernel, addresses: Mapping[str, int], launcher: object
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
     """Return a function (scalars, arrays, trees, number of the launch, number for seeds, `AdstackWords.flat`) -> (argument block, counts).
 

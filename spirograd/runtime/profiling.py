@@ -251,7 +251,7 @@ class Profile:
 
     # --- replaced methods of the device ----------------------------------------------------------------------------------
 
-    def _launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+    def _launch(self, executable: object, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """Launch and measure, see `Device.launch`."""
         plan = self._launcher.plans[id(executable)]
         with self._lock:
@@ -263,12 +263,12 @@ class Profile:
             if len(self._pending) >= _PENDING:
                 self.collect()
 
-    def _transfer(self, name: str, place: int) -> Callable[..., Any]:
+    def _transfer(self, name: str, place: int) -> Callable[..., object]:
         """Return the method ``name`` of the device with recording of the transfer. Its argument number ``place`` is the data, or its
         size."""
         method = getattr(self._device, name)
 
-        def transfer(*args: Any) -> Any:
+        def transfer(*args: Any) -> object:
             begin = perf_counter_ns()
             result = method(*args)
             nbytes = args[place] if isinstance(args[place], int) else args[place].nbytes

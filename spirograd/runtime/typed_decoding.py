@@ -13,7 +13,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from spirograd.base import dtypes
 from spirograd.base.constraints import Within
@@ -21,6 +21,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import fields
 from spirograd.runtime.encoding import NOT_STORED, Classes
 
+T = TypeVar("T")
 # JSON, byte strings -> a value. Raises Damage.
 Decoder = Callable[[Any, Sequence[bytes]], Any]
 # Integers without limits of their own, such as operands of sizes: the range of 64 bits, signed or not.
@@ -75,10 +76,10 @@ class Reader:
         self._checks = checks
         self._decoders: dict[object, Decoder] = {}
 
-    def read(self, cls: type[object], plain: object, blobs: Sequence[bytes]) -> Any:
+    def read(self, cls: type[T], plain: object, blobs: Sequence[bytes]) -> T:
         """Return the instance of ``cls`` that ``plain`` describes. Raises Damage."""
         try:
-            return self.decoder(cls)(plain, blobs)
+            return cast(T, self.decoder(cls)(plain, blobs))
         except RecursionError:
             raise Damage("is nested too deeply") from None
 
@@ -125,7 +126,7 @@ class Reader:
                 options.setdefault(shape, self.decoder(option) if not isinstance(option, type) else _late(self, option))
         expected = ", ".join(sorted(options))
 
-        def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+        def decode(plain: object, blobs: Sequence[bytes]) -> object:
             option = options.get(_shape(plain))
             if option is None:
                 raise Damage(f"is {_described(plain)}, expected one of: {expected}")
@@ -150,7 +151,7 @@ class Reader:
             hints = _hints(cls)
             members.extend([(f.name, self.decoder(hints[f.name])) for f in fields(cls) if f.name not in NOT_STORED])
 
-        def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+        def decode(plain: object, blobs: Sequence[bytes]) -> object:
             if type(plain) is not dict or plain.get("class") != name:
                 raise Damage(f"is {_described(plain)}, expected a {name}")
             if not members:
@@ -228,7 +229,7 @@ _SHAPES: dict[object, str] = {
 
 
 def _plain(kind: type, expected: str) -> Decoder:
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> object:
         if type(plain) is not kind:
             raise Damage(f"is {_described(plain)}, expected {expected}")
         return plain
@@ -256,7 +257,7 @@ def _within(limits: Within) -> Decoder:
 
 
 def _tagged(tag: str, content: Decoder) -> Decoder:
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> object:
         if type(plain) is not dict or len(plain) != 1 or tag not in plain:
             raise Damage(f"is {_described(plain)}, expected a {tag}")
         return content(plain[tag], blobs)
@@ -300,7 +301,7 @@ _SCALARS: dict[object, Decoder] = {
 
 
 def _constrained(decoder: Decoder, problems: Sequence[Callable[[object], str]]) -> Decoder:
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> object:
         value = decoder(plain, blobs)
         for problem in problems:
             if fault := problem(value):
@@ -320,7 +321,7 @@ def _list(plain: object) -> list[object]:
 
 
 def _sequence(decoder: Decoder) -> Decoder:
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> object:
         if not plain:
             return tuple(_list(plain))
         values: list[object] = []
@@ -337,7 +338,7 @@ def _sequence(decoder: Decoder) -> Decoder:
 
 
 def _of_length(decoders: Sequence[Decoder]) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: Any, blobs: Sequence[bytes]) -> object:
         if len(_list(plain)) != len(decoders):
             raise Damage(f"is a list of {len(plain)}, expected {len(decoders)}")
         values: list[object] = []
@@ -358,7 +359,7 @@ def _tuple_or_list(decoder: Decoder) -> Decoder:
 
 
 def _set(decoder: Decoder) -> Decoder:
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> object:
         values = decoder(plain, blobs)
         elements = frozenset(values)
         if len(elements) != len(values):
@@ -369,7 +370,7 @@ def _set(decoder: Decoder) -> Decoder:
 
 
 def _dictionary(decoder: Decoder) -> Decoder:
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> object:
         values = decoder(plain, blobs)
         dictionary = dict(values)
         if len(dictionary) != len(values):

@@ -382,7 +382,7 @@ def ballot_first_n(predicate: object, n: object) -> Value:
     return _ballot(predicate, u32, min(count, group_size()))
 
 
-def _mask(how: str, compare: Callable[[Value, Value], Any]) -> Callable[[Any], Value]:
+def _mask(how: str, compare: Callable[[Value, Value], Any]) -> Callable[[object], Value]:
     def lanes(lane_id: Any) -> Value:
         bit = scalar.emit(ir.shl, scalar.constant(1, u32), scalar.cast(lane_id, u32))
         return compare(bit, bit - 1)  # type: ignore[no-any-return]

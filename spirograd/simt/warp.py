@@ -39,7 +39,7 @@ def _named(mask: object) -> Value | None:
     return scalar.emit(ir.and_, scalar.cast(value, u32), subgroup.existing())
 
 
-def _masked(function: Callable[[object, object, Value | None], Value], name: str, whose: str) -> Callable[[Any, Any, Any], Value]:
+def _masked(function: Callable[[object, object, Value | None], Value], name: str, whose: str) -> Callable[[object, object, object], Value]:
     def shuffle(mask: object, val: object, offset: object) -> Value:
         return function(val, offset, _named(mask))
 

@@ -1,1 +1,1 @@
-"""Device IR to SPIR-V."""
+"""Code generators that emit SPIR-V from device IR."""

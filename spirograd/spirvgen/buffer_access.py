@@ -138,7 +138,7 @@ def _array_block(e: Emitter, t: DType) -> int:
     return e.m.runtime_array_block(e.type(t), t.size, f"Buffer_{t.name}")
 
 
-# --- what code uses ------------------------------------------------------------------------------------------------------
+# --- use of buffers --------------------------------------------------------------------------------------------------------
 
 
 def _memory_ops(regions: Sequence[Region]) -> list[Op]:

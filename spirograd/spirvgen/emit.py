@@ -1,4 +1,7 @@
-"""Device IR to SPIR-V: one module per task. docs/spirv.md describes the modules; `op_map` maps operations to instructions."""
+"""The code generator for SPIR-V: from device IR to one module per task.
+
+docs/spirv.md describes the modules; `op_map` maps operations to instructions.
+"""
 
 from __future__ import annotations
 

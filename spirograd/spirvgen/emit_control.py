@@ -1,4 +1,7 @@
-"""`if`, `for`, `while`: structured control flow; calls. Drivers promote the Function variables of loop-carried values and results."""
+"""Emitters of structured control flow (`if`, `for`, `while`) and calls.
+
+Drivers promote the Function variables of loop-carried values and results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Products of tiles by cooperative matrices (SPV_KHR_cooperative_matrix). Only the driver knows which invocation holds which entries.
+"""Emitters of products of tiles by cooperative matrices (SPV_KHR_cooperative_matrix).
+
+Only the driver knows which invocation holds which entries.
 
 Invocations hold the entries of a matrix as scalars, in the order in which the matrix numbers its components. The specification leaves their
 count to the driver: devices offer products only where it is known, see `runtime/devices/vulkan/features.py`.

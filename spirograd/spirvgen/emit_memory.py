@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of buffers. Access to buffers depends on the target: see `buffer_access`."""
+"""Emitters of loads, stores and atomics of buffers. Access to buffers depends on the target: see `buffer_access`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def emit_cas(e: Emitter, op: Op) -> None:
 
 
 def emit_claim(e: Emitter, op: Op) -> None:
-    """Emit a claim. A variable, which lives as long as the invocation, holds the number, and -1 until there is one."""
+    """Emit a claim. A variable, which lives as long as the invocation, holds the number, and is -1 before the claim."""
     word = e.type(i32)
     held = e.claims.get(op.attr)
     if held is None:

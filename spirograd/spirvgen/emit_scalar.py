@@ -1,4 +1,4 @@
-"""Scalar operations that take several instructions, or another one for some types.
+"""Emitters of scalar operations that take several instructions, or different ones for some types.
 
 Two rules keep all consumers correct, including Metal and wgpu: the signedness of an operand's type agrees with the instruction, and
 comparisons are ordered ones or their negation.

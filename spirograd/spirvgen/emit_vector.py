@@ -1,4 +1,4 @@
-"""Vector values. Vectors of up to four elements are SPIR-V vectors (of one element: the scalar itself); longer ones are arrays.
+"""Emitters of vector values. Vectors of up to four elements are SPIR-V vectors (of one element: the scalar itself); longer ones are arrays.
 
 An array that is indexed at run time lives in a Function variable, its *stack slot*. Values that a loop carries or a construct returns live
 in the variable of that construct; `insert` writes into the stack slot of its operand where that is its last use, into a copy elsewhere.
@@ -26,7 +26,7 @@ def _indexes(op: Op) -> bool:
 
 
 class VectorStackSlots:
-    """The stack slots of large vectors, and which of them may be updated in place."""
+    """The stack slots of large vectors, some of which may be updated in place."""
 
     def __init__(self, e: Emitter, regions: tuple[Region, ...]) -> None:
         self._e = e

@@ -1,4 +1,4 @@
-"""Operations of the invocations of a workgroup: built-ins, shared memory, barriers, subgroups."""
+"""Emitters of operations of workgroups: built-ins, shared memory, barriers, subgroups."""
 
 from __future__ import annotations
 

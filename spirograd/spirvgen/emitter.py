@@ -1,4 +1,4 @@
-"""The state of emitting one task: the module, the function, the SPIR-V id of every IR value, types and constants of IR types.
+"""The emitter of one task, with its state: the module, the function, the SPIR-V id of every IR value, types and constants of IR types.
 
 The table of `op_map` has the emitter of each operation; the functions are in ``emit_*.py``.
 """
@@ -33,7 +33,7 @@ def _no_function(name: str) -> int:
 
 
 class Emitter:
-    """State of one task. ``ids`` maps IR values to SPIR-V ids; ``results`` the control operations to the ids of their results."""
+    """The emitter of one task. ``ids`` maps IR values to SPIR-V ids; ``results`` the control operations to the ids of their results."""
 
     def __init__(
         self, module: Module, function: Function, caps: Capabilities, options: CompileOptions, handlers: Mapping[OpCode, Handler]
@@ -120,7 +120,7 @@ class Emitter:
 
     @property
     def address_type(self) -> int:
-        """The type of a buffer's address: u64, or two words on devices without 64-bit integers."""
+        """Return the type of a buffer's address: u64, or two words on devices without 64-bit integers."""
         return self.type(u64) if self.caps.int64 else self.m.vector(self.type(u32), 2)
 
     def pointer_from_address(self, pointee: int, address: int) -> int:

@@ -1,4 +1,4 @@
-"""Building one SPIR-V function: instructions, variables, structured selections and loops.
+"""A builder of SPIR-V functions: instructions, variables, structured selections and loops.
 
 Blocks are checked while they are built: an instruction outside of a block, a block that begins before the last one ends, or an unfinished
 construct raises ModuleError.

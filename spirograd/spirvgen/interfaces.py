@@ -32,7 +32,7 @@ class TaskBuffers(Protocol):
 
     @property
     def block(self) -> Arguments:
-        """The argument block."""
+        """Return the argument block."""
 
     def within(self, e: Emitter) -> TaskBuffers:
         """Return the buffers for another function of the module, which ``e`` emits."""

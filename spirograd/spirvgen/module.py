@@ -1,4 +1,4 @@
-"""Building a SPIR-V module: sections, one id allocator, interned types and constants, capabilities collected from what is used.
+"""A builder of SPIR-V modules: sections, one id allocator, interned types and constants, capabilities that follow from use.
 
 Everything is appended to lists of 32-bit words; `Module.to_bytes` joins the sections in the order of the specification (SPIR-V
 specification, section 2.4, "Logical Layout of a Module").
@@ -39,7 +39,7 @@ class ModuleError(AssertionError):
 
 
 def text_words(text: str) -> tuple[int, ...]:
-    """``text`` as UTF-8, zero-terminated and padded to words."""
+    """Return ``text`` as UTF-8, zero-terminated and padded to words."""
     data = text.encode() + b"\0"
     data += b"\0" * (-len(data) % 4)
     return struct.unpack(f"<{len(data) // 4}I", data)
@@ -154,7 +154,7 @@ class Module:
         return tuple(self._capabilities)
 
     def _require_one(self, names: tuple[str, ...]) -> None:
-        """Declare the first of ``names``, unless one of them is there already."""
+        """Declare the first of ``names``, unless one of them is declared already."""
         if names and not any(n in self._capabilities for n in names):
             self.capability(names[0])
 
@@ -168,7 +168,7 @@ class Module:
 
     @property
     def glsl(self) -> int:
-        """The id of the import of GLSL.std.450."""
+        """Return the id of the import of GLSL.std.450."""
         if not self._glsl:
             self._glsl = self.new_id()
             self.add("import", "ExtInstImport", self._glsl, *text_words("GLSL.std.450"))
@@ -249,7 +249,7 @@ class Module:
         return rid
 
     def storage_buffer(self, pointee: int, name: str, group: int, binding: int) -> int:
-        """Add a StorageBuffer variable at a place in the descriptor sets."""
+        """Add a StorageBuffer variable at a binding of a descriptor set."""
         rid = self.global_variable("StorageBuffer", pointee, name)
         self.decorate(rid, "DescriptorSet", group)
         self.decorate(rid, "Binding", binding)

@@ -1,9 +1,9 @@
 """The subset of SPIR-V that naga, the front end of wgpu, compiles correctly. naga rejects some valid modules, silently miscompiles others,
-and a few end the process; spirv-val detects none of these. Modules of the ``wgpu`` target are therefore checked against a list of what was
-tested (wgpu-native 29).
+and a few end the process; spirv-val detects none of these. Modules of the ``wgpu`` target are therefore checked against a list of tested
+features (wgpu-native 29).
 
-The list contains only what the emitter uses. Anything else is a defect of the emitter, which this check reports before it becomes a wrong
-number.
+The list contains only features that the emitter uses. Anything else is a defect of the emitter, which this check reports before it becomes
+a wrong number.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _CAPABILITIES = _names(
     "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic "
     "GroupNonUniformShuffle"
 )
-# The scopes of barriers, of execution and memory or of memory alone. naga drops barriers of less than a workgroup, which it only logs, and
-# treats all others as barriers of these scopes.
+# The scopes of barriers, of execution and memory or of memory alone. naga drops barriers of less than a workgroup with only a log message,
+# and treats all others as barriers of these scopes.
 _WORKGROUP, _DEVICE = ENUMERANTS["Scope"]["Workgroup"], ENUMERANTS["Scope"]["Device"]
 _SCOPES = {"ControlBarrier": (_WORKGROUP, _WORKGROUP), "MemoryBarrier": (_DEVICE,)}
 _SCOPE_NAMES = {value: name for name, value in ENUMERANTS["Scope"].items()}

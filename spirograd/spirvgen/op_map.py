@@ -25,7 +25,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
     **dict.fromkeys((ops.outlined, ops.stream), Unsupported("for the CPU")),
-    ops.task: Unsupported("each task is a module, made by emit_task"),
+    ops.task: Unsupported("each task is a module, which emit_task defines"),
     # arithmetic
     ops.add: Instr("FAdd", "IAdd", "IAdd", contractible=True),
     ops.sub: emit_scalar.emit_sub,

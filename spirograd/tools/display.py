@@ -92,7 +92,7 @@ class Display:
         self.closed = True
         self._events.put(Event(EventType.Press, "WMClose", self._events.cursor))
 
-    def _reporting(self, kind: EventType, key: Callable[[object], str]) -> Callable[[Any], None]:
+    def _reporting(self, kind: EventType, key: Callable[[object], str]) -> Callable[[object], None]:
         def report(event: Any) -> None:
             pos = (event.x / self._size[0], 1 - event.y / self._size[1]) if event.widget is self._label else self._events.cursor
             wheel = {4: 1.0, 5: -1.0}.get(getattr(event, "num", 0), 0.0)

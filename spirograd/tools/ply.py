@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradValueError
 from spirograd.base.records import dataclass
 from spirograd.tools.pictures import as_array
@@ -26,7 +27,7 @@ class _Channel:
 
     name: str
     type: str
-    values: npt.NDArray[Any]
+    values: Array
 
 
 class PLYWriter:
@@ -137,7 +138,7 @@ class PLYWriter:
             lines += [f"property {c.type} {c.name}" for c in self._faces]
         return "\n".join([*lines, "end_header", ""])
 
-    def _tables(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def _tables(self) -> tuple[Array, Array]:
         """Return a record for each vertex and for each face, in the layout of the file."""
         if not {"x", "y", "z"} <= {c.name for c in self._vertices}:
             raise SpirogradValueError("positions of the vertices are missing: call `add_vertex_pos`")
@@ -157,21 +158,21 @@ def _add(channels: list[_Channel], name: str, data_type: str, data: object, coun
     channels.append(_Channel(name, data_type, _values(data, count, what).astype(_TYPES[data_type])))
 
 
-def _values(data: object, count: int, what: str) -> npt.NDArray[Any]:
+def _values(data: object, count: int, what: str) -> Array:
     array = as_array(data).reshape(-1)
     if array.size != count:
         raise SpirogradValueError(f"expected {count} numbers for the {what}, got {array.size}")
     return array
 
 
-def _records(columns: list[tuple[str, npt.NDArray[Any]]], count: int) -> npt.NDArray[Any]:
+def _records(columns: list[tuple[str, Array]], count: int) -> Array:
     table = np.zeros(count if columns else 0, [(name, values.dtype, values.shape[1:]) for name, values in columns])
     for name, values in columns:
         table[name] = values
     return table
 
 
-def _flat(row: Any) -> list[Any]:
+def _flat(row: Any) -> list[object]:
     return [x for value in row for x in (value.tolist() if isinstance(value, np.ndarray) else [value])]
 
 

@@ -1,4 +1,4 @@
-"""What a pass may know besides the kernel."""
+"""The context of a pass besides the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.base.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """The device, the options, and what the pipeline has fixed so far.
+    """The device, the options, and the results of earlier steps of the pipeline.
 
     ``block``: the argument block, from `layout.arg_block` (None before the pipeline has fixed it; `layout` then computes it).
     ``faults``, ``prints``: the numbered sites that `diagnostics` refers to.

@@ -1,4 +1,4 @@
-"""Parallel loops with bodies so large that the CPU back end cuts them into stages: all iterations of a block pass one before the next."""
+"""Parallel loops whose large bodies the CPU back end cuts into partitions: all iterations of a block pass one before the next."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_values_of_all_types_cross_the_cuts(session) -> None:
         np.testing.assert_array_equal(z[:, 1], (i - 2).astype(np.int8))
 
 
-def test_reductions_go_through_all_stages(session) -> None:
+def test_reductions_go_through_all_partitions(session) -> None:
     """Some under conditions and in loops; several kinds."""
 
     @sg.kernel
@@ -81,7 +81,7 @@ def test_reductions_go_through_all_stages(session) -> None:
         assert most[0] == last
 
 
-def test_several_axes_and_memory_between_the_stages(session) -> None:
+def test_several_axes_and_memory_between_the_partitions(session) -> None:
     """What an iteration stores it loads again later; rows whose length is not a multiple of a block."""
 
     @sg.kernel
@@ -119,7 +119,7 @@ def test_atomics_that_dominate(session) -> None:
 @pytest.mark.optimized
 @pytest.mark.archs("cpu")
 def test_what_comes_before_updates_is_vectorised(session) -> None:
-    """Without atomics, too: blocks of iterations pass the stages before the updates, which come one after the other."""
+    """Without atomics, too: blocks of iterations pass the partitions before the updates, which come one after the other."""
 
     @sg.kernel
     def scatter(x: sg.types.ndarray(sg.f32, 1), where: sg.types.ndarray(sg.i32, 1), bins: sg.types.ndarray(sg.f32, 1)):
@@ -136,9 +136,9 @@ def test_what_comes_before_updates_is_vectorised(session) -> None:
             np.add.at(expected, (where + k) % 100, grown_in_numpy(x, MANY) * (k % 5))
         np.testing.assert_allclose(bins, expected, rtol=1e-4, atol=1e-4)
     functions = scatter.stages()["kernel.opt.ll"].split("\ndefine ")
-    stages = [text for text in functions if ".uncontended.stage" in text.split("(")[0]]
-    assert len(stages) > 1
-    assert "x float> @llvm.sqrt" in stages[0] and "x float>" not in stages[-1]
+    partitions = [text for text in functions if ".uncontended.partition" in text.split("(")[0]]
+    assert len(partitions) > 1
+    assert "x float> @llvm.sqrt" in partitions[0] and "x float>" not in partitions[-1]
 
 
 def test_large_serial_code(session) -> None:
@@ -202,9 +202,9 @@ def test_large_bodies_are_cut(session) -> None:
         for i in x:
             x[i] = grown(x[i], n)
 
-    for n, stages in ((20, False), (MANY, True)):
+    for n, partitions in ((20, False), (MANY, True)):
         run(n)
-        assert (".stage" in run.llvm()) is stages
+        assert (".partition" in run.llvm()) is partitions
 
 
 def test_the_gradient(session) -> None:

@@ -95,7 +95,7 @@ def exported(allocation: object, view: HostView) -> Any:
 
 def _on_host(
     memory: Any,
-    stream: Any = None,
+    stream: object = None,
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,

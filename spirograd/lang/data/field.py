@@ -106,7 +106,7 @@ class MatrixField(ScalarField):
             for a, v in zip(addresses, data):
                 self._write(a, v)
 
-    def _entries_of(self, value: object) -> Sequence[Any]:
+    def _entries_of(self, value: object) -> Sequence[object]:
         """Return the numbers that an element is set to."""
         short = elements.entries_of(value, self.element_shape)
         return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
@@ -301,7 +301,7 @@ class StructField(Field):
 
         return self._make({name: m[key] for name, m in self.members.items()}, self.methods, write)
 
-    def __setitem__(self, key: Any, value: object) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         entries = value.entries if hasattr(value, "entries") else value
         if not isinstance(entries, Mapping) or set(entries) != set(self.members):
             members = ", ".join(self.members)
@@ -335,7 +335,7 @@ class StructField(Field):
         for name, array in arrays.items():
             self.get_member_field(name).from_numpy(array)
 
-    def to_torch(self, device: Any = None) -> dict[str, Any]:
+    def to_torch(self, device: object = None) -> dict[str, Any]:
         """Return the contents as a dict of torch tensors on ``device``, the CPU by default."""
         return {name: m.to_torch(device) for name, m in self.members.items()}
 
@@ -356,7 +356,7 @@ def _scalars(f: Any) -> list[ScalarField]:
     return [f]
 
 
-def _shadows(f: Any, role: str) -> Any:
+def _shadows(f: Any, role: str) -> object:
     """Return the gradients (tangents) of those members of ``f`` that requested them, or None."""
     if isinstance(f, StructField):
         shadows = {k: _shadows(m, role) for k, m in f.members.items()}

@@ -17,7 +17,7 @@ _HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in plac
 class HostScope(NearNames):
     """The base of fields and arrays in Python: NumPy's array protocol, `len`, and operators whose errors say what to write instead."""
 
-    def __array__(self: Any, dtype: Any = None, copy: Any = None) -> Array:
+    def __array__(self: Any, dtype: object = None, copy: object = None) -> Array:
         """Return the contents for ``np.asarray``, see `to_numpy`. ``copy=False`` raises ValueError where the host cannot address the
         memory."""
         out: Array = self.to_numpy(dtype=dtype, copy=copy is not False)

@@ -233,7 +233,7 @@ class Ndarray(Contents, HostScope):
         new.needs_dual = self.needs_dual
         return new
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout, self.needs_dual)
         shadows = [p.to_numpy() if p is not None else None for p in (self.grad, self.dual if self.needs_dual else None)]
         return (_unpickle, (type(self), made_from, self.to_numpy(), shadows))
@@ -401,7 +401,7 @@ class BufferView(Ndarray):
             setattr(new, role, None if shadow is None else shadow.__deepcopy__(memo))
         return new
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return self.__deepcopy__({}).__reduce__()
 
 

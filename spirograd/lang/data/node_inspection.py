@@ -84,7 +84,7 @@ class Inspected(NearNames):
         return int(self.tree.id)
 
     @property
-    def _in_memory(self: Any) -> Any:
+    def _in_memory(self: Any) -> object:
         """Return the node that defines the layout of the cells: below sparse nodes a node of a region. Closes the tree."""
         self.tree.close()
         return self.memory_node

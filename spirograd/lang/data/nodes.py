@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _node_ids = itertools.count()
 
 
-def _count(n: Any, what: str) -> int:
+def _count(n: object, what: str) -> int:
     """Return ``n``, a positive integer, or raise an error."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise SpirogradTypeError(f"{what} is a positive integer, got {n!r}")
@@ -105,7 +105,7 @@ class SNode(Inspected):
         return self.add_level(Dynamic, axis, capacity, cells=_cells(cells, "dynamic"), chunk=chunk)
 
     @one_at_a_time
-    def add_level(self, kind: type[SNode], axes: Any, shape: Any, **options: int | None) -> SNode:
+    def add_level(self, kind: type[SNode], axes: Any, shape: object, **options: int | None) -> SNode:
         """Add a level of ``kind`` below this node.
 
         ``axes``, ``shape``: the arguments of `dense`. ``options``: other arguments of its constructor. Raises SpirogradTypeError for axes

@@ -11,7 +11,7 @@ import numpy as np
 _MOST_WORK = 100_000  # Steps of NumPy's search, about a millisecond.
 
 
-def have_common_memory(a: Any, b: Any) -> bool:
+def have_common_memory(a: object, b: object) -> bool:
     """Return whether two NumPy arrays have bytes in common; True if the search takes too long."""
     try:
         search: Any = np.shares_memory  # NumPy's stubs know two limits only.

@@ -133,7 +133,7 @@ class Field(HostScope):
         raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 
 
-def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin: Any, layout: Any, contents: Sequence[Any]) -> Any:
+def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin: Any, layout: Any, contents: Sequence[Any]) -> object:
     """Return a copy of a field in the current session, see `Field.__reduce__`."""
     new = make(*args)
     new.layout = layout

@@ -26,7 +26,7 @@ def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> object:
     return value % mod if mod else value
 
 
-def _number(level: Level, index: Sequence[Any]) -> Any:
+def _number(level: Level, index: Sequence[object]) -> Any:
     """Return the number of a cell, row by row; see `Level`."""
     total: Any = 0
     for part, extent in level.number:

@@ -17,7 +17,7 @@ from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 
 
-def _range(*args: Any) -> Any:
+def _range(*args: Any) -> object:
     if not 1 <= len(args) <= 3:
         raise type_error(f"`range` takes 1 to 3 arguments, got {len(args)}")
     if len(args) == 3 and scalar.is_number(scalar.known(args[2])) and scalar.known(args[2]) == 0:

@@ -29,7 +29,7 @@ class Callee:
     """A function with the values that come before the arguments of a call. ``has_object``: the first is the object of the method."""
 
     func: Func
-    positional: tuple[Any, ...] = ()
+    positional: tuple[object, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
     has_object: bool = False
 

@@ -53,7 +53,7 @@ class Staged:
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + str(text)
 
-    def _stages(self, generate: bool = True) -> dict[str, Any]:
+    def _stages(self, generate: bool = True) -> dict[str, object]:
         kernel = self._compiled_last()
         if kernel is None:
             raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")

@@ -42,7 +42,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     frame = sys._getframe(1)
     if function is None:
 
-        def decorate(f: Callable[..., Any]) -> Kernel:
+        def decorate(f: Callable[..., object]) -> Kernel:
             remember_outer_names(plain_function(f, "kernel"), frame)
             return _made(f, unfused_by, options)
 
@@ -51,14 +51,14 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return _made(function, unfused_by, options)
 
 
-def _made(function: Callable[..., Any], unfused_by: str, options: Mapping[str, Any]) -> Kernel:
+def _made(function: Callable[..., object], unfused_by: str, options: Mapping[str, object]) -> Kernel:
     is_graph, checkpoints = bool(options.get("graph")), bool(options.get("checkpoints"))
     if is_graph or "stream_parallel" in function.__code__.co_names:
         return GraphKernel(function, unfused_by, is_graph, checkpoints)
     return Kernel(function, unfused_by)
 
 
-def data_oriented(cls: Any = None, **options: Any) -> Any:
+def data_oriented(cls: Any = None, **options: object) -> Any:
     """Decorator of a class whose methods are kernels and functions. Options of the Taichi family are accepted, without effect.
 
     Raises SpirogradRuntimeTypeError for other options.

@@ -87,7 +87,7 @@ def text_parts(value: object) -> list[object]:
     return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
 
 
-def _holes(value: object, spec: str, operands: list[Value]) -> list[Any]:
+def _holes(value: object, spec: str, operands: list[Value]) -> list[object]:
     """Return the parts that show a run-time value, with each of its scalars appended to ``operands``."""
     if isinstance(value, Struct):
         out: list[object] = ["{"]
@@ -120,7 +120,7 @@ def _numbered(parts: Sequence[Any]) -> tuple[list[Any], list[Value]]:
     return merged, operands
 
 
-def emit_print(parts: Sequence[Any]) -> None:
+def emit_print(parts: Sequence[object]) -> None:
     """Print literal strings and (value, format spec) pairs."""
     merged, operands = _numbered(parts)
     b = scalar.builder()
@@ -128,7 +128,7 @@ def emit_print(parts: Sequence[Any]) -> None:
     b.emit(ir.print_, *[v.op for v in operands], attr=site, type=VOID)
 
 
-def emit_assert(condition: Value, parts: Sequence[Any]) -> None:
+def emit_assert(condition: Value, parts: Sequence[object]) -> None:
     """Fail with a message of literal strings and (value, format spec) pairs unless ``condition`` holds."""
     merged, operands = _numbered(parts)
     operands = operands[:FAULT_MAX_OPERANDS]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base import validity
 from spirograd.base.records import dataclass
@@ -36,7 +36,7 @@ class Facts:
     None until it was asked for. ``number``: of the epoch that they are of."""
 
     number: int
-    instance: weakref.ref[Any]
+    instance: weakref.ref[object]
     steady: bool
     key: HashedKey | None = None
     flat: tuple[tuple[Scalar, ...], tuple[Place | None, ...]] | None = None

@@ -116,7 +116,7 @@ class BoundFunc(NearNames):
         return hash((self.func, id(self.instance)))
 
 
-def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
+def resolved_signature(function: Callable[..., object]) -> inspect.Signature:
     """Return the signature of ``function``; under ``from __future__ import annotations`` the strings are evaluated in its own names."""
     signature = inspect.signature(function)
     if not any(isinstance(p.annotation, str) for p in signature.parameters.values()) and not isinstance(signature.return_annotation, str):
@@ -133,7 +133,7 @@ def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.Signature(parameters, return_annotation=_evaluate(returns, names, function) if isinstance(returns, str) else returns)
 
 
-def bound_arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+def bound_arguments(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
     """Return the arguments of a call by name; raises TypeError, in the user's words, if they do not fit."""
     parameters = signature.parameters
     kinds = {p.kind for p in parameters.values()}
@@ -152,7 +152,7 @@ def bound_arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: M
     return signature.bind(*args, **kwargs)
 
 
-def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) -> Any:
+def _evaluate(text: str, names: dict[str, object], function: Callable[..., object]) -> object:
     try:
         return eval(text, names)  # the user's own annotation, as typing.get_type_hints does
     except NameError as error:
@@ -175,7 +175,7 @@ def plain_function(function: object, decorator: str) -> Any:
     raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {describe(function)}", None, hint)
 
 
-def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
+def remember_outer_names(function: Callable[..., object], frame: Any) -> None:
     """Keep what annotations that are strings name in ``frame``, where ``function`` is decorated: Python makes no closure of these names."""
     texts = [a for a in getattr(function, "__annotations__", {}).values() if isinstance(a, str)]
     if not texts or frame is None or frame.f_locals is frame.f_globals:
@@ -187,7 +187,7 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
     function.__sg_outer__ = {name: scope[name] for scope in _scopes(frame) for name in names if name in scope}  # type: ignore[attr-defined]
 
 
-def _scopes(frame: Any) -> list[dict[str, Any]]:
+def _scopes(frame: Any) -> list[dict[str, object]]:
     """Return the local names around a decorated function, innermost last: those of a class body, of the function around it."""
     out = []
     while frame is not None and frame.f_locals is not frame.f_globals:
@@ -198,19 +198,19 @@ def _scopes(frame: Any) -> list[dict[str, Any]]:
     return out[::-1]
 
 
-def func(function: Callable[..., Any]) -> Func:
+def func(function: Callable[..., object]) -> Func:
     """Decorator: a function that kernels and other such functions may call. It is inlined."""
     remember_outer_names(plain_function(function, "func"), sys._getframe(1))
     return Func(function)
 
 
-def pyfunc(function: Callable[..., Any]) -> PythonFunc:
+def pyfunc(function: Callable[..., object]) -> PythonFunc:
     """Decorator: a function for kernels, where it is inlined, and for Python, where it runs as it is."""
     remember_outer_names(plain_function(function, "pyfunc"), sys._getframe(1))
     return PythonFunc(function)
 
 
-def real_func(function: Callable[..., Any]) -> RealFunc:
+def real_func(function: Callable[..., object]) -> RealFunc:
     """Decorator: a function that kernels and other such functions may call. If it only computes, it is compiled once for each signature
     and called; otherwise it is inlined."""
     remember_outer_names(plain_function(function, "real_func"), sys._getframe(1))

@@ -7,7 +7,6 @@ whether the function has returned. Where it has not, the value is 0, which nothi
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.branches import DIFFERENT_KINDS, ONE_BRANCH
@@ -60,7 +59,7 @@ def _return(t: Tracer, node: ast.Return) -> None:
         frame.variables[RETURNED] = scalar.constant(True)
 
 
-def _returned(t: Tracer, value: Any, node: ast.Return) -> object:
+def _returned(t: Tracer, value: object, node: ast.Return) -> object:
     """Return the value of a `return`, converted to the type that the annotation of the function names."""
     frame, annotation = t.frame, t.frame.returns
     if annotation in (None, type(None)) and frame.is_kernel and value is not None:

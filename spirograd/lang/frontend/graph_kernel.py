@@ -104,11 +104,11 @@ class GraphKernel(Kernel):
         launched = [part._last for part in self.parts if part._last is not None]
         return launched[-1].kernel if launched else super()._compiled_last()
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: object, **kwargs: object) -> str:
         """See `Kernel.explain`: of all parts."""
         return super().explain(*args, **kwargs) if not self.parts else "".join(part.explain(*args, **kwargs) for part in self.parts)
 
-    def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
+    def step(self, on_op: Callable[[object, Any], None], *args: Any, **kwargs: Any) -> Any:
         """See `Kernel.step`."""
         if self.parts:
             hint = "step through one of its `parts`, which are kernels with the same arguments"
@@ -217,7 +217,7 @@ class GraphKernel(Kernel):
             raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
         return memory
 
-    def _found(self, path: ast.expr, run: _Run) -> Any:
+    def _found(self, path: ast.expr, run: _Run) -> object:
         if isinstance(path, ast.Attribute):
             return getattr(self._found(path.value, run), path.attr, None)
         assert isinstance(path, ast.Name)

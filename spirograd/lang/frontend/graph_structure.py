@@ -70,7 +70,7 @@ class Structure:
 
     nodes: list[Node]
     parts: list[Part] = field(default_factory=list)
-    labels: tuple[Any, ...] = ()
+    labels: tuple[object, ...] = ()
 
     @property
     def plain(self) -> bool:

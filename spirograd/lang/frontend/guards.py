@@ -52,7 +52,7 @@ def is_guardable(owner: object, name: str, value: object) -> bool:
     return isinstance(value, PLAIN) or (is_stored(owner, name) and not isinstance(value, (types.ModuleType, Ndarray)))
 
 
-def guards(watched: Mapping[Path, Any]) -> list[Guard]:
+def guards(watched: Mapping[Path, object]) -> list[Guard]:
     """Return what finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
     out = []
     for argument in sorted({path.argument for path in watched}):

@@ -62,7 +62,7 @@ def integer_index(key: object, name: str) -> Op:
     return scalar.cast(value, i64 if wide else i32).op
 
 
-def component_index(key: Any, extent: int) -> Op:
+def component_index(key: object, extent: int) -> Op:
     """Return an index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
     key = scalar.known(key)
     if scalar.is_number(key):

@@ -136,7 +136,7 @@ def _given(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> 
     return args, kwargs
 
 
-def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -> None:
+def _check_reference(func: Func, name: str, value: object, target: Lvalue | None) -> None:
     """Raise SpirogradTypeError unless an argument fits the annotation ``ref(dtype)``."""
     called, annotation = f"argument `{name}` of `{func.function.__name__}`", func.signature.parameters[name].annotation
     if annotation is ref:
@@ -150,7 +150,7 @@ def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -
         raise type_error(f"{called} takes a reference to a scalar of type {wanted}, got {describe(value)}")
 
 
-def _converted(name: str, value: Any, annotation: Any, func: Func) -> object:
+def _converted(name: str, value: object, annotation: object, func: Func) -> object:
     """Return the value of a parameter: cast to its annotation if it has one."""
     if isinstance(annotation, Later):
         annotation()  # says that there is no such type

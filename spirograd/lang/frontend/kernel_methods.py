@@ -29,7 +29,7 @@ def _of_library(function: Callable[..., object]) -> Func:
 
 _FILLS = (ScalarField.fill, StructField.fill, ArrayProxy.fill, ViewProxy.fill)
 # What Python calls -> what a kernel that calls it runs.
-KERNEL_METHODS: dict[Callable[..., Any], Func] = {
+KERNEL_METHODS: dict[Callable[..., object], Func] = {
     **dict.fromkeys(_FILLS, _of_library(_fill)),
     ArrayProxy.subview: _of_library(_subview),
 }

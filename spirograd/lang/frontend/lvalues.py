@@ -128,7 +128,7 @@ class Element(Lvalue):
             return Selection([self._component(at) for at in itertools.product(*axes)], shape)
         return self._component(keys)
 
-    def _component(self, keys: Sequence[Any]) -> Element:
+    def _component(self, keys: Sequence[object]) -> Element:
         components = [component_index(k, n) for k, n in zip(keys, self.shape)]
         return self._with((*self.components, *components))
 
@@ -254,7 +254,7 @@ class StructElement(Lvalue):
             raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self.members)}")
         return self.members[name]
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         if not isinstance(value, Struct):
             raise type_error(f"cannot combine a struct with {describe(value)}")
         check_members(value, self.members)
@@ -313,7 +313,7 @@ def combined(kind: str, old: object, value: object) -> Any:
     return _COMBINE[kind](old, value)
 
 
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+_COMBINE: dict[str, Callable[[object, object], object]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,

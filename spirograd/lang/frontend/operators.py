@@ -18,7 +18,7 @@ from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 
 # Operator -> how messages write it, what computes it.
-BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
+BINARY: dict[type[ast.operator], tuple[str, Callable[[object, object], object]]] = {
     ast.Add: ("+", operator.add),
     ast.Sub: ("-", operator.sub),
     ast.Mult: ("*", operator.mul),

@@ -48,7 +48,7 @@ class OutsideValue:
     value: Any
     name: str
     loc: Loc | None
-    hides: Any = _MISSING
+    hides: object = _MISSING
 
     def getter(self) -> Callable[[], object]:
         """Return a function that gives the present value, or raises an error if there is none."""

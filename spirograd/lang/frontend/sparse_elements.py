@@ -74,7 +74,7 @@ def _activated(at: Any, number: Any, table: template(), region: template()) -> i
     return cell
 
 
-def _moved(at: Matrix, position: int, *chunk: Any) -> Matrix:
+def _moved(at: Matrix, position: int, *chunk: object) -> Matrix:
     """Return ``at``, an index of a table of chunks, with another chunk; without one, the index of the list. ``position``: of the chunk."""
     entries = [*at.entries[:position], *chunk, *at.entries[position + 1 :]]
     return make(entries, (len(entries),))
@@ -137,7 +137,9 @@ class SparseElement(Element):
         visited = self._visited()
         return write(visited) if visited is not None else self._write_from(None, self._field.sparse_path.levels, self._index(), write)
 
-    def _write_from(self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Callable[[Element], Any]) -> Any:
+    def _write_from(
+        self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Callable[[Element], object]
+    ) -> object:
         """Write as `_write` does, from ``cell`` of a region on, with the ``levels`` below."""
         t = self._t
         stop = next((k for k, level in enumerate(levels) if t.assumptions.holds(HoldsCells(level.node))), len(levels))
@@ -195,7 +197,7 @@ def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Valu
     return below, active
 
 
-def _where_active(active: Value, write: Callable[[], Any]) -> Any:
+def _where_active(active: Value, write: Callable[[], Any]) -> object:
     """Return the result of ``write``, if it has one; where ``active`` is false, it is not run, and 0 is the result."""
     b = scalar.builder()
     condition = scalar.cast(active, u1).op

@@ -127,7 +127,7 @@ class Specialization:
         return lambda values: leaves.build(returns, list(values))
 
 
-def _with_members(obj: object) -> Iterator[Any]:
+def _with_members(obj: object) -> Iterator[object]:
     """Return ``obj``, and if it is a field of structs, the fields of its members."""
     yield obj
     for member in obj.members.values() if isinstance(obj, StructField) else ():

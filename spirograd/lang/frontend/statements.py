@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ def _expression(t: Tracer, node: ast.Expr) -> None:
     t.expression(node.value)
 
 
-def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
+def _loop_config(t: Tracer, node: ast.Call) -> dict[str, object]:
     """Return the options for the next loop. Raises SpirogradTypeError for one that the family does not have."""
     positional, options = arguments(t, node)
     t.at(node)

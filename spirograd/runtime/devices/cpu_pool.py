@@ -162,7 +162,7 @@ class WorkerPool:
         self.state = (ctypes.addressof(self._memory) + 63) & ~63
         ctypes.c_int32.from_address(self.state + abi.POOL_SPINS).value = _WORKER_SPINS
         if self._functions.kind == "pthread":
-            process: Any = ctypes.CDLL(None)
+            process = ctypes.CDLL(None)
             process.pthread_mutex_init(ctypes.c_void_p(self.state + abi.POOL_MUTEX), None)
             process.pthread_cond_init(ctypes.c_void_p(self.state + abi.POOL_CONDITION), None)
         self.ready = self.threads == 1

@@ -25,7 +25,7 @@ class DeletionQueue:
 
     def __init__(self, delete: Callable[[Any], None]) -> None:
         self._delete = delete
-        self.released: deque[Any] = deque()
+        self.released: deque[object] = deque()
         self.put, self.extend = self.released.append, self.released.extend
         self._waiting: deque[tuple[int, Any]] = deque()
         self.held = 0

@@ -90,7 +90,7 @@ class InterpreterDevice:
                 self._starts.remove(buffer.address)
                 self._used -= buffer.nbytes
 
-    def resolve(self, address: int) -> np.ndarray[Any, Any]:
+    def resolve(self, address: int) -> Array:
         """Return the writable bytes from ``address`` to the end of its buffer; raise LookupError outside of every buffer."""
         k = bisect_right(self._starts, address) - 1
         if k >= 0:
@@ -131,7 +131,7 @@ class InterpreterDevice:
         """Return None: host memory is copied, so that kernels can only reach memory that the device has checked."""
         return None
 
-    def _range(self, buffer: Buffer, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
+    def _range(self, buffer: Buffer, offset: int, nbytes: int) -> Array:
         array = self._arrays.get(buffer.address)
         if array is None:
             raise SpirogradRuntimeError("the buffer was freed")

@@ -74,7 +74,7 @@ _tables: list[_Table] = []
 
 def install(handler: int, table: int) -> None:
     """Let compiled code at ``handler`` handle memory faults, with the table at ``table``, until the interpreter exits."""
-    process: Any = ctypes.CDLL(None)
+    process = ctypes.CDLL(None)
     installed = _Table(table)
     for signal, word in ((layout.SIGSEGV, layout.FORMER_SEGV), (layout.SIGBUS, layout.FORMER_BUS)):
         action, former = _Action(handler=handler, flags=_FLAGS), _Action()
@@ -85,7 +85,7 @@ def install(handler: int, table: int) -> None:
     _tables.append(installed)
 
 
-def _restore(process: Any, signal: int, handler: int, former: _Action) -> None:
+def _restore(process: ctypes.CDLL, signal: int, handler: int, former: _Action) -> None:
     """Restore the former handler, unless another one was installed: the code is about to be unloaded."""
     now = _Action()
     if process.sigaction(signal, None, ctypes.byref(now)) == 0 and now.handler == handler:

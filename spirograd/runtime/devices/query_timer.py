@@ -10,11 +10,17 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.device import TaskTime
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.runtime.devices.streamed import StreamedDevice
+
+D = TypeVar("D", bound="StreamedDevice")
+E = TypeVar("E")  # the executables of a device
 
 
 @dataclass(slots=True, eq=False)
@@ -26,20 +32,20 @@ class Alignment:
     after: int
 
 
-class QueryTimer(ABC):
+class QueryTimer(ABC, Generic[D, E]):
     """A `TaskTimer` that launches each task of a kernel by itself, as an executable of its own.
 
     ``capacity``: the most tasks with unread timestamps. Methods with an underscore are called in the device's turn.
     """
 
-    def __init__(self, device: Any, capacity: int) -> None:
+    def __init__(self, device: D, capacity: int) -> None:
         self.device = device
         self._capacity = capacity
         self._marked: list[tuple[int, int, int]] = []  # The number of the launch, the task, and the time of the launch.
         self._times: list[TaskTime] = []
-        self._parts: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
+        self._parts: weakref.WeakKeyDictionary[E, Sequence[E]] = weakref.WeakKeyDictionary()
 
-    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+    def launch(self, kernel: CompiledKernel, executable: E, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
         """See `TaskTimer`."""
         with self.device._turn:
             parts = self._parts.get(executable)
@@ -84,11 +90,11 @@ class QueryTimer(ABC):
     # --- implemented by devices ---
 
     @abstractmethod
-    def _split(self, executable: object) -> Sequence[Any]:
+    def _split(self, executable: E) -> Sequence[E]:
         """Return an executable for each task of ``executable``."""
 
     @abstractmethod
-    def _run(self, slot: int, part: object, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+    def _run(self, slot: int, part: E, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         """Launch ``part`` between the two timestamps number ``slot``."""
 
     @abstractmethod

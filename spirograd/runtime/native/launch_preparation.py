@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
@@ -40,7 +41,7 @@ class Prepared:
 
     number: int
     record: bytes
-    objects: tuple[Any, ...]
+    objects: tuple[object, ...]
     about: tuple[Any, ...]
 
 
@@ -218,7 +219,7 @@ class LaunchSteps:
             raise NotPrepared
         self._flat += 1
 
-    def host_array(self, value: np.ndarray[Any, Any]) -> None:
+    def host_array(self, value: Array) -> None:
         """Take the current object as the next flat argument: any NumPy array with this number of axes and element type, used in place."""
         format, nbytes = value.data.format.encode() + b"\0", value.itemsize
         slots = self._arrays.get(self._flat, ())
@@ -279,7 +280,7 @@ class LaunchSteps:
         self._objects.append(value)
         return id(value)
 
-    def finish(self, entry: tuple[int, int], keep: Sequence[Any], outer: Any = None, lock: Any = None) -> Prepared:
+    def finish(self, entry: tuple[int, int], keep: Sequence[object], outer: object = None, lock: object = None) -> Prepared:
         """Return the finished record, which keeps ``keep`` alive.
 
         ``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, acquired in this

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import sys
 import types
-from typing import Any
 
 _VERSION, _CONTENT = 24, 16  # After the object's head of two words, and for a dictionary the number of its items.
 
@@ -20,7 +19,7 @@ def version_address(dictionary: object) -> int:
     return id(dictionary) + _VERSION if _has_versions() else 0
 
 
-def content_address(cell: Any) -> int:
+def content_address(cell: object) -> int:
     """Return the address of the address of a cell's content: see `has_cells`."""
     return id(cell) + _CONTENT
 
@@ -37,7 +36,7 @@ def has_cells() -> bool:
 def _has_versions() -> bool:
     if not _is_usual() or sys.version_info >= (3, 14):
         return False
-    tried: dict[Any, Any] = {"a": 1, "b": 2}
+    tried: dict[object, object] = {"a": 1, "b": 2}
     word = ctypes.c_uint64.from_address(id(tried) + _VERSION)
     seen = [word.value]
     for key, value in (("a", 3), ("b", 1), ("c", 1), ("a", 1)):

@@ -1,1 +1,1 @@
-"""Passes that insert checks into kernels, and passes that refuse what a device cannot do."""
+"""Passes that insert checks into kernels, and passes that reject operations which the device lacks."""

@@ -1,4 +1,5 @@
-"""Barriers and operations on tiles in control flow that threads of a group leave one by one, as far as that is known while compiling."""
+"""A check of barriers and operations on tiles in control flow that threads of a group leave one by one, as far as it is known at compile
+time."""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.pass_context import PassContext
 
-# What all threads of a group have to reach together, what it is to users, and how to mend a program.
+# Operations that all threads of a group must reach together, their names for users, and advice.
 _TOGETHER = (
     (frozenset((ops.workgroup_barrier,)), "a barrier", "put `block.sync()` where"),
     (ops.TILES, "an operation on a tile", "move it to where"),
 )
-# Threads in all whose conditions are looked at.
+# The most threads whose conditions are evaluated.
 _MOST = 2048
 
 
 def check_barriers(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` as it is. Raises SpirogradSyntaxError for one in a branch or a `for` whose condition or bounds follow from the index and
-    constants alone, and differ between the threads of a group."""
+    """Return ``kernel`` unchanged. Raise SpirogradSyntaxError for such an operation in a branch or a `for` whose condition or bounds follow
+    from the index and constants alone, and differ between the threads of a group."""
     for op in kernel.body.ops:
         if op.code is ops.for_ and op.attr.grouped and _in(op.regions):
             begin, end = op.args
@@ -31,7 +32,7 @@ def check_barriers(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _groups(begin: Op, end: Op, size: int) -> Iterator[range]:
-    """The indices of all groups, or, where there are many, of the first and of the last; as far as they are known."""
+    """Return the indices of all groups, or, if there are many, of the first and of the last, as far as they are known."""
     if begin.code is not ops.const:
         return
     first, last = begin.attr, end.attr if end.code is ops.const else begin.attr + size
@@ -42,15 +43,15 @@ def _groups(begin: Op, end: Op, size: int) -> Iterator[range]:
 
 def _check(region: Region, index: Op, groups: Sequence[range]) -> None:
     for op in region.ops:
-        found = _in(op.regions)
-        if not found:
+        problem = _in(op.regions)
+        if not problem:
             continue
         for condition in op.args[: 2 if op.code is ops.for_ else 1 if op.code is ops.if_ else 0]:
             for group in groups:
                 values = _values(condition, index, group)
                 if values is not None and any(value != values[0] for value in values):
                     other = next(k for k, value in enumerate(values) if value != values[0])
-                    what, mend = found
+                    what, mend = problem
                     raise SpirogradSyntaxError(
                         f"{what} in here is not reached by all threads of a group together: threads 0 and {other} go different ways",
                         op.loc,
@@ -61,13 +62,13 @@ def _check(region: Region, index: Op, groups: Sequence[range]) -> None:
 
 
 def _in(regions: Sequence[Region]) -> tuple[str, str] | None:
-    """What there is of `_TOGETHER`."""
+    """Return the entry of `_TOGETHER` for an operation in ``regions``, or None."""
     codes = frozenset().union(*[region.codes for region in regions])
     return next(((what, mend) for together, what, mend in _TOGETHER if not together.isdisjoint(codes)), None)
 
 
 def _values(value: Op, index: Op, group: range) -> list[object] | None:
-    """``value`` in each thread of a group; None if it depends on more than the index and constants."""
+    """Return ``value`` in each thread of a group, or None if it depends on more than the index and constants."""
     known: dict[Op, list[object]] = {}
     pending = [value]
     while pending:

@@ -1,4 +1,4 @@
-"""Check the indices of every access to a field, an array or a shared array."""
+"""Checks of the indices of every access to a field, an array or a shared array."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def check_bounds(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put a `check` before each access whose indices are not known to be in range, and at run-time indices of local vectors.
+    """Emit a `check` before each access whose indices are not known to be in range, and at run-time indices of local vectors.
 
-    An access that fails is not done: a load gives 0, and so does an atomic.
+    An access that fails is skipped: a load gives 0, and so does an atomic.
     """
     return _CheckBounds().kernel(kernel)
 
@@ -29,7 +29,7 @@ class _CheckBounds(Rewriter):
             self.handlers[code] = self._component
 
     def _component(self, op: Op) -> Op:
-        """An element of a local vector or matrix; out of range it is any element, so nothing need be skipped."""
+        """Check an element of a local vector or matrix. Out of range it is any element, so nothing need be skipped."""
         new = self.copy(op)
         vector, index = new.args[:2]
         assert isinstance(vector.type, Vec)
@@ -70,7 +70,7 @@ class _CheckBounds(Rewriter):
         return [*outer, *ref.element_shape]
 
     def _inside(self, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]) -> Op | None:
-        """Whether all indices are in range; None if they surely are."""
+        """Return whether all indices are in range, or None if they surely are."""
         b = self.b
         inside: Op | None = None
         for index, low, extent in zip(indices, origin, extents):
@@ -94,7 +94,7 @@ def _dtype(op: Op) -> DType:
 def _site(
     op: Op, ref: FieldRef | ArrayRef | SharedRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]
 ) -> FaultSite:
-    """The message: the value of every index, and the range of each."""
+    """Return the site, whose message has the value and the range of every index."""
     shown = ", ".join([f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(len(indices))])
     ranges, operand = [], len(indices)
     for low, extent in zip(origin, extents):

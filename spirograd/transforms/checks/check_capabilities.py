@@ -1,4 +1,4 @@
-"""Refuse by name what the device cannot do."""
+"""A check of capabilities, which rejects operations that the device lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, SharedRef, callee_of
 from spirograd.transforms.pass_context import PassContext
 
-# The capability behind each type, and what to call it.
+# The capability behind each type, and its name for users.
 _TYPE_NEEDS = {
     "i64": ("int64", "64-bit integers"),
     "u64": ("int64", "64-bit integers"),
@@ -17,17 +17,17 @@ _TYPE_NEEDS = {
     "f64": ("float64", "64-bit floats"),
 }
 
-# Bytes of the stack of a thread of the CPU that a group may take. Threads have 8 MiB on Linux, of which callers have used some.
+# Bytes of the stack of a thread of the CPU that a group may use. Threads have 8 MiB on Linux, of which callers have used some.
 _STACK = 4 << 20
 
 _FLATTEN = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
 
 
 def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` as it is; raises SpirogradUnsupportedError for the first type that the device lacks, for control flow that is nested
-    deeper than the driver compiles correctly, and for groups whose memory the device has no space for.
+    """Return ``kernel`` unchanged. Raise SpirogradUnsupportedError for the first type that the device lacks, for control flow that is
+    nested deeper than the driver compiles correctly, and for groups whose memory exceeds that of the device.
 
-    Integers of 8 and 16 bits and access to narrow memory are no matter: `widen_integers` has left none that the device lacks.
+    Integers of 8 and 16 bits and accesses to narrow memory need no check: `widen_integers` has removed those that the device lacks.
     """
     caps = ctx.caps
     if caps.nesting_limit:
@@ -58,7 +58,8 @@ def _refuse_addresses(kernel: Kernel, caps: Capabilities) -> None:
 
 
 def _check_memory(task: Op, caps: Capabilities) -> None:
-    """On the CPU, what the threads of a group keep from barrier to barrier lies beside its shared arrays, see `fission_groups`."""
+    """Check the memory of a group on the CPU: values that threads keep between barriers lie beside its shared arrays, see
+    `fission_groups`."""
     arrays = {ref for region in task.regions for _, ref in region.accesses if isinstance(ref, SharedRef)}
     taken = sum(ref.length * ref.dtype.size for ref in arrays)
     what, most = "the shared arrays of this loop take", caps.shared_memory
@@ -70,7 +71,8 @@ def _check_memory(task: Op, caps: Capabilities) -> None:
 
 
 class _Nesting:
-    """Refuses an `if` or a loop that stands in ``limit`` others, those around the call of its function included: drivers inline calls."""
+    """A check of the nesting of control flow. It rejects an `if` or a loop inside ``limit`` others, which include those around the call of
+    its function, because drivers inline calls."""
 
     def __init__(self, kernel: Kernel, limit: int) -> None:
         self.limit = limit

@@ -1,4 +1,4 @@
-"""A check after each loop that it ran to its end, for drivers that end loops early."""
+"""Checks after loops that they ran to their ends, for drivers that end loops early."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.lowering.native_atomics import ways
+from spirograd.transforms.lowering.native_atomics import strategies_of
 from spirograd.transforms.pass_context import PassContext
 
-# Where there is memory for few thread slots, an invocation does the work of many.
+# If memory limits the thread slots, an invocation may do the work of many.
 _REMEDY = (
     "; with more memory for adstacks, `init(ad_memory_GB=)`, more invocations share the iterations, and with fewer iterations in one "
     "launch each has less to do"
@@ -22,9 +22,9 @@ _REMEDY = (
 
 
 def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Record a fault where a loop ended before it was done, in tasks that may run ``caps.loop_limit`` iterations in one invocation.
+    """Record a fault if a loop ended early, in tasks that may run ``caps.loop_limit`` iterations in one invocation.
 
-    Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations in total (seen with 22.3), and says nothing.
+    Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations in total (seen with 22.3), and reports nothing.
     """
     limit = ctx.caps.loop_limit
     if not limit:
@@ -44,13 +44,13 @@ class _CheckLoops(Rewriter):
         self.handlers = {ops.task: self._task, ops.for_: self._for, ops.while_: self._while}
 
     def _task(self, op: Op) -> Op:
-        waits = any(way.loops for way in ways(op, self.caps).values())
+        waits = any(strategy.loops for strategy in strategies_of(op, self.caps).values())
         if not waits and sum(inner_iterations(region) for region in op.regions) < self.limit:
             return self.b.append(op)
         return self.copy(op)
 
     def _for(self, op: Op) -> Op:
-        """One more loop-carried value: the index that the next iteration would have."""
+        """Add a loop-carried value: the index that the next iteration would have."""
         begin, end, *initial = self.args(op)
         region = op.regions[0]
         following = Op(ops.param, begin.type)
@@ -67,9 +67,9 @@ class _CheckLoops(Rewriter):
         return new
 
     def _while(self, op: Op) -> Op:
-        """The condition moves into the body, and whether it held is carried: the loop is done once it has failed.
+        """Move the condition into the body, and carry its result: the loop is complete once the condition has failed.
 
-        As an integer, tested in two ways: after a loop drivers take its condition itself for false, without looking.
+        The result is an integer, tested in two ways, because drivers assume the condition itself to be false after a loop.
         """
         condition, body = op.regions
         types = tuple(p.type for p in condition.params)
@@ -99,7 +99,7 @@ def _scalar(op: Op) -> DType:
 
 
 def inner_iterations(region: Region) -> float:
-    """A bound of the iterations of all loops in ``region``; infinite if it is not known."""
+    """Return a bound of the iterations of all loops in ``region``, or infinity if none is known."""
     total = 0.0
     for op in region.ops:
         inside = sum(inner_iterations(r) for r in op.regions)

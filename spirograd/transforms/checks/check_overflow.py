@@ -1,4 +1,4 @@
-"""Check integer arithmetic for overflow: it fails, or is told and goes on."""
+"""Checks of integer arithmetic for overflow, which fails or is reported."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Gets the operands and the wrapped result; whether that is the true one.
+# A function of the operands and the wrapped result that returns whether the result is exact.
 Test = Callable[[Builder, tuple[Op, ...], Op], Op]
 
 
 def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put a `check`, or a `print` if the options say so, after integer additions, also atomic ones of signed integers, subtractions,
-    multiplications, left shifts, (signed) negations, absolute values and divisions; and a `check` after integer divisions by what may be 0.
+    """Emit a `check`, or a `print` if the options say so, after integer additions, also atomic ones of signed integers, subtractions,
+    multiplications, left shifts, (signed) negations, absolute values and divisions; and a `check` after integer divisions by a divisor that
+    may be 0.
 
-    The wrapped result is used all the same. Arithmetic marked by an attribute (addresses) is left alone.
+    The wrapped result is used in any case. Arithmetic marked by an attribute (addresses) is not checked.
     """
     return _CheckOverflow(ctx.options.warn_of_overflow).kernel(kernel)
 
@@ -38,7 +39,8 @@ class _CheckOverflow(Rewriter):
             self.handlers[code] = self._divided
 
     def _divided(self, op: Op) -> Op:
-        """Division by zero gives some number on every device; the program did not mean it. The lowest number has no quotient by -1."""
+        """Check a division. Division by zero gives some number on every device, which the program did not intend. The lowest number has no
+        quotient by -1."""
         new = self.copy(op)
         x, y = new.args
         t, expression = _dtype(y), _DIVISIONS[op.code]
@@ -64,7 +66,8 @@ class _CheckOverflow(Rewriter):
         return new
 
     def _atomic(self, op: Op) -> Op:
-        """A subtraction of unsigned integers comes as the addition of what wraps around, so those are left alone."""
+        """Check an atomic addition. A subtraction of unsigned integers arrives as an addition that wraps around, so these are not
+        checked."""
         new = self.copy(op)
         kind, t = op.attr[0], op.type
         if kind == "add" and isinstance(t, DType) and t.kind == "int":
@@ -73,7 +76,7 @@ class _CheckOverflow(Rewriter):
         return new
 
     def _require(self, fits: Op, operands: Sequence[Op], message: str, op: Op) -> None:
-        """Fail, or print ``message``, where ``op`` overflows."""
+        """Fail, or print ``message``, if ``op`` overflows."""
         b, types = self.b, tuple([_dtype(x) for x in operands])
         if not self.warns:
             b.emit(ops.check, fits, *operands, attr=FaultSite("overflow", message, types, op.loc), type=VOID)
@@ -83,9 +86,9 @@ class _CheckOverflow(Rewriter):
         overflows = b.emit(ops.not_, fits)
         b.begin()
         b.emit(ops.print_, *operands, attr=PrintSite((*parts, f"{where}\n"), types, op.loc), type=VOID)
-        told = b.end()
+        report = b.end()
         b.begin()
-        b.if_(overflows, told, b.end())
+        b.if_(overflows, report, b.end())
 
 
 def _dtype(op: Op) -> DType:
@@ -102,7 +105,7 @@ def _not_negative(b: Builder, x: Op) -> Op:
 
 
 def _add(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
-    """Signed: not both operands differ from the result in sign."""
+    """Return whether a signed addition is exact: not both operands differ from the result in sign."""
     x, y = args
     if not _dtype(r).is_signed:
         return b.emit(ops.ge, r, x)
@@ -118,7 +121,7 @@ def _sub(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
 
 
 def _mul(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
-    """Dividing the result by one operand gives the other (in 64 bits there is nothing wider to compute in)."""
+    """Return whether a product is exact: dividing it by one operand gives the other. (For 64 bits there is no wider type.)"""
     x, y = args
     t = _dtype(r)
     zero = b.const(0, t)
@@ -130,7 +133,7 @@ def _mul(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
 
 
 def _is_lowest_by_minus_one(b: Builder, x: Op, y: Op) -> Op:
-    """Whether ``x / y`` is the one signed division that wraps."""
+    """Return whether ``x / y`` is the one signed division that wraps."""
     t = _dtype(x)
     return b.emit(ops.and_, b.emit(ops.eq, x, b.const(int(t.min), t)), b.emit(ops.eq, y, b.const(-1, t)))
 
@@ -141,7 +144,7 @@ def _not_lowest(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
 
 
 def _shl(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
-    """The count is smaller than the width, and shifting back loses nothing."""
+    """Return whether a shift is exact: the count is smaller than the width, and shifting back restores the operand."""
     x, count = args
     t = _dtype(r)
     back = b.emit(ops.eq, b.emit(ops.shr, r, count), x)

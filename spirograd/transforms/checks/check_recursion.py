@@ -1,4 +1,4 @@
-"""Check that the stack has room for each call of a function that calls itself."""
+"""Checks that the stack has space for each call of a recursive function."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def check_recursion(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Functions that call themselves begin with a `check`, and give zeros where it fails. No device grows a stack without bounds: on a CPU
-    the process would end, on a GPU the context would be lost."""
+    """Begin recursive functions with a `check`, and return zeros where it fails. No device grows a stack without bounds: on a CPU the
+    process would end, on a GPU the context would be lost."""
     recursive = kernel.recursive()
     if not recursive:
         return kernel
@@ -44,7 +44,7 @@ class _Guarded(Rewriter):
         return function.with_body(b.end(results))
 
     def _call_in(self, body: Region) -> Loc | None:
-        """Where the function calls itself, or another one that leads to it."""
+        """Return where the function calls itself, directly or through another one, or None."""
         return next((op.loc for op in body.walk() if callee_of(op) in self.recursive), None)
 
     def _zero(self, t: Type) -> Op:

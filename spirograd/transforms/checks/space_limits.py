@@ -1,7 +1,7 @@
-"""Checks of the sizes of index spaces: moved out of loops, and from the kernel to the host where that knows the extents before a launch.
+"""Checks of the sizes of index spaces, moved out of loops, and from the kernel to the host if it knows the extents before a launch.
 
-Such a check has a `FaultSite` with code "space". The product of its operands must not be larger than ``most`` of the site. An extent
-is an operand by its bits, as an unsigned number; ``begin < end`` of a loop around it stands for 1 or 0.
+Such a check has a `FaultSite` with code "space". The product of its operands must not exceed ``most`` of the site. An extent is an operand
+by its bits, as an unsigned number; ``begin < end`` of a loop around the check is an operand of 1 or 0.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape))
 
 
 def is_space_check(op: Op) -> bool:
-    """Whether ``op`` checks the size of an index space."""
+    """Return whether ``op`` checks the size of an index space."""
     return op.code is ops.check and op.attr.code == "space"
 
 
 def hoist_space_checks(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Move each check of an index space whose extents are computed from arguments out of the `for` loops around it.
+    """Hoist each check of an index space whose extents are computed from arguments out of the `for` loops around it.
 
-    It then holds also if one of these loops has no iteration, so that the derivative of the kernel can keep it without keeping the loop.
+    The check then also holds if one of these loops has no iteration, so that the derivative of the kernel can keep it without the loop.
     """
     return _Hoist().kernel(kernel) if ops.check in kernel.codes and any(is_space_check(op) for op in kernel.walk()) else kernel
 
 
 def take_space_limits(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[SpaceLimit, ...]]:
-    """``kernel`` without the checks that the host can make before a launch, and these."""
+    """Return ``kernel`` without the checks that the host can evaluate before a launch, and these checks."""
     limits = {op: limit for op in kernel.body.ops if is_space_check(op) and (limit := _limit(op)) is not None}
     if not limits:
         return kernel, ()
@@ -63,7 +63,7 @@ class _Hoist(Rewriter):
         return None if op in self.moved else self.copy(op)
 
     def _move(self, check: Op, loops: tuple[Op, ...]) -> None:
-        """Check here what ``check`` checks inside of ``loops``."""
+        """Emit here the check ``check`` from inside of ``loops``."""
         b = self.b
         good, *operands = [self._again(a) for a in check.args]
         dtypes = check.attr.dtypes
@@ -77,7 +77,7 @@ class _Hoist(Rewriter):
         b.emit(ops.check, good, *operands, attr=site, type=VOID)
 
     def _again(self, value: Op) -> Op:
-        """``value`` computed here."""
+        """Return ``value``, recomputed here."""
         if value not in self.remade:
             args = tuple([self._again(a) for a in value.args])
             self.remade[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
@@ -85,7 +85,7 @@ class _Hoist(Rewriter):
 
 
 def _movable(loop: Op, around: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
-    """The checks in ``loop`` that can move out of it and of the loops ``around`` it, with the loops that they are in."""
+    """Yield the checks in ``loop`` that can move out of it and of the loops ``around`` it, with the loops that contain them."""
     if not all(_is_known(a) for a in loop.args[:2]):
         return
     around = (*around, loop)
@@ -97,7 +97,7 @@ def _movable(loop: Op, around: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, .
 
 
 def _is_known(value: Op) -> bool:
-    """Whether ``value`` is computed from constants, arguments and extents of arrays."""
+    """Return whether ``value`` is computed from constants, arguments and extents of arrays."""
     if value.code in _LEAVES:
         return True
     scalar = value.code.effect == "pure" and bool(value.args) and not value.regions and isinstance(value.type, DType)
@@ -105,7 +105,7 @@ def _is_known(value: Op) -> bool:
 
 
 def _limit(check: Op) -> SpaceLimit | None:
-    """``check`` as a check of the host; None if that does not know the extents."""
+    """Return ``check`` as a check of the host, or None if the host does not know the extents."""
     sizes: list[Size] = []
     largest: list[int] = []
     for operand in check.args[1:]:
@@ -119,7 +119,7 @@ def _limit(check: Op) -> SpaceLimit | None:
 
 
 def _extent(operand: Op) -> Op:
-    """The extent that ``operand`` is the bits of."""
+    """Return the extent whose bits are ``operand``."""
     if operand.code is not ops.cast:
         return operand
     source = operand.args[0]

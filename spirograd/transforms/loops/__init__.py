@@ -1,1 +1,2 @@
-"""Passes over the loops of the CPU, from device IR to the level "loops": which iterations run where, in which order, in which function."""
+"""Passes over the loops of the CPU, from device IR to the level "loops": they assign iterations to chunks, order them, and form
+functions."""

@@ -1,4 +1,4 @@
-"""Add uncontended variants of loops whose atomics dominate: one thread runs the loop without atomics, which cost ten times as much."""
+"""Uncontended variants of loops whose atomics dominate: one thread runs the loop without atomics, which cost ten times as much."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spirograd.transforms.pass_context import PassContext
 def add_uncontended(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Add a third region to tasks of kind "chunks" that gain from it: their body with loads and stores in place of atomics.
 
-    One thread runs it, if no other updates memory meanwhile. Its iterations may update the same elements, so they run one after the other,
-    in any order. A task whose iterations may wait for another, in a `while`, for what an atomic returns, needs several threads.
+    One thread runs the variant if no other updates memory meanwhile. Its iterations may update the same elements, so they run one after the
+    other, in any order. A task whose iterations may wait for another, in a `while`, for the result of an atomic, needs several threads.
     """
     return _AddUncontended().kernel(kernel)
 
@@ -35,7 +35,7 @@ class _AddUncontended(Rewriter):
 
 
 def _may_run_alone(body: Region) -> bool:
-    """Whether no iteration waits for another, and each atomic is a load, an operation and a store."""
+    """Return whether no iteration waits for another, and each atomic is a load, an operation and a store."""
     everything = list(body.walk())
     atomics = {op for op in everything if op.code.effect == "atomic"}
     if any(op.code in (ops.cas, ops.call_memory) for op in everything):
@@ -44,7 +44,7 @@ def _may_run_alone(body: Region) -> bool:
 
 
 class _WithoutAtomics(Rewriter):
-    """Replaces atomics in the loop over a chunk, whose iterations are no longer independent then."""
+    """A rewriter that replaces atomics in the loop over a chunk, whose iterations are no longer independent then."""
 
     def __init__(self) -> None:
         super().__init__()

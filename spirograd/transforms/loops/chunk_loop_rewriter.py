@@ -9,21 +9,21 @@ from spirograd.ir.rewrite import Rewriter
 
 
 class ChunkLoopRewriter(Rewriter):
-    """Hands each loop over a chunk, with the loop over rows around it, to `chunk_loop`, and shares everything else: functions, serial
-    tasks, serial loops."""
+    """A rewriter that passes each loop over a chunk, with the loop over rows around it, to `chunk_loop`, and shares everything else:
+    functions, serial tasks, serial loops."""
 
     def __init__(self) -> None:
         super().__init__()
         self._task: Op | None = None
-        self._around: Op | None = None  # the loop over rows around the current operation, as it was
+        self._around: Op | None = None  # the original loop over rows around the current operation
         self.handlers = {ops.task: self.task, ops.for_: self._for}
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
-        """Return what replaces ``loop.loop``: a handler."""
+        """Return the replacement of ``loop.loop``. Subclasses implement this."""
         raise NotImplementedError
 
     def chunk_task(self, op: Op) -> Op:
-        """Return what replaces a task of kind "chunks": a handler."""
+        """Return the replacement of a task of kind "chunks". Subclasses may override this."""
         return self.copy(op)
 
     def task(self, op: Op) -> Op:

@@ -1,4 +1,4 @@
-"""Make each range task of the CPU a loop over one chunk of its range, whose bounds the pool of threads decides."""
+"""Range tasks of the CPU become loops over one chunk of their range, whose bounds the pool of threads decides."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UPDATING = frozenset([*[code for code in ops.ALL if code.effect == "atomic"], o
 def chunk_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make every range task one of kind "chunks".
 
-    Its body takes the bounds of a chunk and runs the iterations in between in a `for`, which carries the accumulators; ``finish`` follows
-    that loop. Iterations of a parallel loop are independent by definition, and the `for` says so. Those of a grouped task use the same
-    shared memory, one after the other.
+    The body takes the bounds of a chunk and runs the iterations in between in a `for`, which carries the accumulators; ``finish`` follows
+    that loop. Iterations of a parallel loop are independent by definition, and the `for` is marked so. The iterations of a grouped task use
+    the same shared memory, one after the other.
     """
     return _ChunkTasks(kernel).kernel(kernel)
 
@@ -45,6 +45,6 @@ class _ChunkTasks(Rewriter):
 
 
 def _updates_memory(task: Op) -> bool:
-    """Whether a range task has atomics, so that no other launch may update memory without them at the same time."""
+    """Return whether a range task has atomics, so that no other launch may update memory without them at the same time."""
     accessing = [op for region in task.regions[1:] for op in region.having(_UPDATING)]
     return any(effect == "atomic" for op in accessing for effect, _ in accesses_of(op))

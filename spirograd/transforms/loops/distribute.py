@@ -1,14 +1,14 @@
-"""Distribute the bodies of large loops over chunks into stages, each of which is a function.
+"""Loop distribution: bodies of large loops over chunks are cut into partitions, each of which is a function.
 
-Stages are runs of operations of the body. Iterations of a parallel loop are independent, so a block of iterations may pass one stage before
-any of them begins the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary control flow"). Not
-so where the order of iterations can be seen: thread slots serve one iteration after the other, prints come in order, and a loop that waits
-for another iteration would wait for a later stage of it. There a block is one iteration.
+Partitions are runs of operations of the body. Iterations of a parallel loop are independent, so a block of iterations may pass one
+partition before any of them begins the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary
+control flow"). If the order of iterations can be observed, a block is one iteration: thread slots serve one iteration after the other,
+prints come in order, and a loop that waits for another iteration would wait for a later partition of it.
 
-A cut is where few values cross. No vector and no result of a control operation that is not taken apart crosses. Of each accumulator of the
-loop exactly one value crosses, which is the accumulator so far: what all iterations of the block have added in the stages before. Where
-memory is updated without atomics, no cut parts the load of an update from its store: another iteration may update the same element. Other
-values that cross lie in local memory, in frames for each size of value.
+Cuts are where few values cross. No vector and no result of a control operation that is not taken apart crosses. For each accumulator of the
+loop exactly one value crosses, the accumulator so far: the contributions of all iterations of the block in the partitions before. If memory
+is updated without atomics, no cut separates the load of an update from its store, because another iteration may update the same element.
+Other values that cross lie in local memory, in frames for each size of value.
 """
 
 from __future__ import annotations
@@ -26,52 +26,53 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef, ref_of
 from spirograd.ir.rewrite import Rewriter, copied
 from spirograd.transforms.pass_context import PassContext
 
-# What is computed again in each function that uses it.
-REMADE = frozenset((ops.const, ops.slot, ops.thread_slot))
+# Operations that each function recomputes.
+RECOMPUTED = frozenset((ops.const, ops.slot, ops.thread_slot))
 _ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.clock, ops.call_memory))
 _SLOTS_IN_ORDER = frozenset(("adstacks", "print", "locks"))
-_ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
+_ALONE = frozenset(("pure", "control", "structure"))  # effects that no other iteration observes
 
 
 def distribute(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make large loops over chunks loops over blocks of iterations, around a loop for each stage."""
+    """Make large loops over chunks loops over blocks of iterations, around a loop for each partition."""
     return _Distribute().kernel(kernel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stage:
-    """``body``: its parameters are the index and the accumulators so far, its results the accumulators after it. ``remade``: operations
-    that run first. ``loaded``, ``stored``: values that cross from an earlier stage, and to a later one."""
+class _Partition:
+    """A partition of a loop body. ``body``: its parameters are the index and the accumulators so far, its results the accumulators after
+    it. ``recomputed``: operations that run first. ``loaded``, ``stored``: values that cross from an earlier partition, and to a later
+    one."""
 
     body: Region
-    remade: tuple[Op, ...]
+    recomputed: tuple[Op, ...]
     loaded: tuple[Op, ...]
     stored: tuple[Op, ...]
 
 
-def _find_stages(body: Region, updated: Collection[BufferRef]) -> tuple[_Stage, ...]:
-    """The stages of the body of a loop over a chunk; none if it is small, or cannot be cut. ``updated``: memory that the body updates
-    without atomics."""
+def _find_partitions(body: Region, updated: Collection[BufferRef]) -> tuple[_Partition, ...]:
+    """Return the partitions of the body of a loop over a chunk; none if it is small, or cannot be cut. ``updated``: memory that the body
+    updates without atomics."""
     if not is_large(body):
         return ()
     sizes = [1 + sum([1 for region in op.regions for _ in region.walk()]) for op in body.ops]
     uses = _Uses(body)
     bounds = [0, *cuts(sizes, uses.crossing(_updates(body, updated))), len(body.ops)]
-    return tuple(_stages(body, bounds, uses)) if len(bounds) > 2 else ()
+    return tuple(_partitions(body, bounds, uses)) if len(bounds) > 2 else ()
 
 
 class _Frames:
-    """Where the values that cross from stage to stage lie: by size, in the array of local memory for that size at a number, which values
-    share that are not alive together. ``block``: the number of iterations that pass a stage together."""
+    """The frames of values that cross between partitions: for each size, an array of local memory with numbered entries, which values share
+    that are not live together. ``block``: the number of iterations that pass a partition together."""
 
-    def __init__(self, stages: tuple[_Stage, ...], ordered: bool) -> None:
-        last = {value: k for k, stage in enumerate(stages) for value in stage.loaded}
+    def __init__(self, partitions: tuple[_Partition, ...], ordered: bool) -> None:
+        last = {value: k for k, partition in enumerate(partitions) for value in partition.loaded}
         free: dict[DType, list[int]] = {}
         ends: dict[int, list[Op]] = {}
         count: dict[DType, int] = {}
         self.places: dict[Op, int] = {}
-        for k, stage in enumerate(stages):
-            for value in stage.stored:
+        for k, partition in enumerate(partitions):
+            for value in partition.stored:
                 stored = _stored(value)
                 waiting = free.setdefault(stored, [])
                 self.places[value] = waiting.pop() if waiting else count.get(stored, 0)
@@ -84,7 +85,7 @@ class _Frames:
 
 
 def _stored(value: Op) -> DType:
-    """As what a value lies in local memory."""
+    """Return the type of a value in local memory."""
     assert isinstance(value.type, DType)
     return u8 if value.type is u1 else unsigned(value.type)
 
@@ -106,14 +107,14 @@ class _Distribute(Rewriter):
         if not op.attr.over_chunk:
             return self.copy(op)
         updated = self.updated if op.attr.any_order else frozenset()
-        stages = _find_stages(op.regions[0], updated)
-        return self._blocks(op, stages, updated) if stages else self.keep(op)
+        partitions = _find_partitions(op.regions[0], updated)
+        return self._blocks(op, partitions, updated) if partitions else self.keep(op)
 
-    def _blocks(self, op: Op, stages: tuple[_Stage, ...], updated: frozenset[BufferRef]) -> Op:
+    def _blocks(self, op: Op, partitions: tuple[_Partition, ...], updated: frozenset[BufferRef]) -> Op:
         b, (begin, end, *initial), body = self.b, self.args(op), op.regions[0]
         t = begin.type
         assert isinstance(t, DType)
-        frames = _Frames(stages, _is_ordered(body))
+        frames = _Frames(partitions, _is_ordered(body))
         scalar = "no" if (op.attr.vectorise == "no" and op.attr.independent) or prefers_scalar_iterations(body) else ""
         types = (*[a.type for a in initial], t)
         *_, first = b.begin(*types)
@@ -122,29 +123,29 @@ class _Distribute(Rewriter):
         left = b.emit(ops.bitcast, b.emit(ops.sub, end, first), type=unsigned(t))
         count = b.emit(ops.min_, left, b.const(frames.block, unsigned(t)))
         stop = b.emit(ops.add, first, b.emit(ops.bitcast, count, type=t))
-        for stage in stages:
-            independent = op.attr.independent or not any(o.code is ops.store and o.attr in updated for o in stage.body.walk())
+        for partition in partitions:
+            independent = op.attr.independent or not any(o.code is ops.store and o.attr in updated for o in partition.body.walk())
             attr = replace(op.attr, independent=independent, any_order=not independent, vectorise=scalar if independent else "no")
             b.begin()
-            copies = copied(b, stage.remade)
-            results = b.for_(first, stop, totals, self._stage(stage, frames, first, copies), attr)
+            copies = copied(b, partition.recomputed)
+            results = b.for_(first, stop, totals, self._partition(partition, frames, first, copies), attr)
             region = b.end(results)
-            totals = list(b.results(b.emit(ops.outlined, attr="stage", type=types[:-1], regions=(region,))))
+            totals = list(b.results(b.emit(ops.outlined, attr="partition", type=types[:-1], regions=(region,))))
         return b.emit(ops.while_, *initial, begin, type=types, regions=(condition, b.end([*totals, stop])))
 
-    def _stage(self, stage: _Stage, frames: _Frames, first: Op, copies: dict[Op, Op]) -> Region:
-        """The body of the loop over ``stage``: values that cross are loaded at its beginning, and stored at its end."""
-        b, inside = self.b, Rewriter()  # the same operations stand for other values in other stages
+    def _partition(self, partition: _Partition, frames: _Frames, first: Op, copies: dict[Op, Op]) -> Region:
+        """Return the body of the loop over ``partition``, which loads values that cross at its begin, and stores them at its end."""
+        b, inside = self.b, Rewriter()  # other partitions map the same operations to other values
         inside.b, inside.env = b, self.env | copies
-        params = b.begin(*[p.type for p in stage.body.params])
+        params = b.begin(*[p.type for p in partition.body.params])
         number = b.cast(b.emit(ops.sub, params[0], first, attr="nsw"), i64)
-        for value in stage.loaded:
+        for value in partition.loaded:
             array = frames.arrays[_stored(value)]
             text = b.load(array, _place(b, frames, value, number))
             assert isinstance(value.type, DType)
             inside.env[value] = b.emit(ops.ne, text, b.const(0, u8)) if value.type is u1 else _as(b, text, value.type)
-        results = inside.inline(stage.body, params, clone=True)
-        for value in stage.stored:
+        results = inside.inline(partition.body, params, clone=True)
+        for value in partition.stored:
             new, array = inside.value(value), frames.arrays[_stored(value)]
             stored = b.cast(new, u8) if value.type is u1 else _as(b, new, array.dtype)
             b.store(array, _place(b, frames, value, number), stored)
@@ -156,13 +157,13 @@ def _as(b: Builder, value: Op, t: DType) -> Op:
 
 
 def _place(b: Builder, frames: _Frames, value: Op, number: Op) -> Op:
-    """The index in local memory of ``value`` of iteration ``number`` of the block."""
+    """Return the index in local memory of ``value`` of iteration ``number`` of the block."""
     at = frames.places[value] * frames.block
     return b.emit(ops.add, number, b.const(at, i64), attr="nsw") if at else number
 
 
 def _is_ordered(body: Region) -> bool:
-    """Whether the order can be seen in which one thread runs iterations of ``body``."""
+    """Return whether the order in which one thread runs iterations of ``body`` can be observed."""
     for op in body.walk():
         ref = ref_of(op)
         if op.code in _ORDERED or (isinstance(ref, BufferRef) and ref.slot.kind in _SLOTS_IN_ORDER):
@@ -173,7 +174,7 @@ def _is_ordered(body: Region) -> bool:
 
 
 def _updates(body: Region, updated: Collection[BufferRef]) -> Iterator[tuple[int, int]]:
-    """Where updates begin and end, by the number of the operation: a load, and the next store to the same element."""
+    """Yield the begin and the end of updates, by the number of the operation: a load, and the next store to the same element."""
     begun: dict[tuple[BufferRef, Op], int] = {}
     for k, op in enumerate(body.ops):
         if op.code is ops.load and op.attr in updated:
@@ -183,13 +184,13 @@ def _updates(body: Region, updated: Collection[BufferRef]) -> Iterator[tuple[int
 
 
 class _Uses:
-    """Where the values of ``body`` are defined and used last, by the number of the operation; parameters at -1."""
+    """The definitions and last uses of the values of ``body``, by the number of the operation; parameters at -1."""
 
     def __init__(self, body: Region) -> None:
         self.body = body
         self.defined: dict[Op, int] = dict.fromkeys(body.params, -1)
         self.last: dict[Op, int] = {}
-        self.used: list[dict[Op, None]] = []  # by operation: values of the body that it uses, what is remade included
+        self.used: list[dict[Op, None]] = []  # by operation: values of the body that it uses, recomputed ones included
         self.outer: dict[Op, None] = {}
         inner: set[Op] = set()
         for k, op in enumerate(body.ops):
@@ -209,7 +210,7 @@ class _Uses:
         self.sums = _accumulated(body)
 
     def crossing(self, together: Iterable[tuple[int, int]]) -> list[int | None]:
-        """By cut before each operation, how many values cross; None where there can be none. ``together``: numbers of the
+        """Return, for each cut before an operation, how many values cross it, or None if there can be no cut. ``together``: numbers of the
         first and the last of operations that stay together."""
         count = len(self.body.ops)
         values, refused = [0] * (count + 1), [0] * (count + 1)
@@ -219,7 +220,7 @@ class _Uses:
         sums = [[0] * (count + 1) for _ in self.body.params[1:]]
         for value, end in self.last.items():
             start = self.defined.get(value)
-            if start is None or value.code in REMADE or value is self.body.params[0]:
+            if start is None or value.code in RECOMPUTED or value is self.body.params[0]:
                 continue
             mine = self.sums.get(value, frozenset())
             allowed = isinstance(value.type, DType) and len(mine) <= 1
@@ -231,43 +232,43 @@ class _Uses:
 
 
 def _accumulated(body: Region) -> dict[Op, frozenset[int]]:
-    """On which accumulators of the loop each value depends, by their numbers."""
-    found: dict[Op, frozenset[int]] = {p: frozenset((k,)) for k, p in enumerate(body.params[1:])}
-    if found:
-        _spread(body, found)
-    return found
+    """Return the accumulators of the loop on which each value depends, by their numbers."""
+    dependences: dict[Op, frozenset[int]] = {p: frozenset((k,)) for k, p in enumerate(body.params[1:])}
+    if dependences:
+        _spread(body, dependences)
+    return dependences
 
 
-def _spread(region: Region, found: dict[Op, frozenset[int]]) -> None:
+def _spread(region: Region, dependences: dict[Op, frozenset[int]]) -> None:
     none: frozenset[int] = frozenset()
     of_results: dict[tuple[Op, int], frozenset[int]] = {}
     for op in region.ops[:-1]:
-        own = none.union(*[found[a] for a in op.args if a in found])
+        own = none.union(*[dependences[a] for a in op.args if a in dependences])
         if op.code is ops.result:
             own = of_results.get((op.args[0], op.attr), own)
         many = len(op.type) if isinstance(op.type, tuple) and op.regions and op.code is not ops.if_ else 0
         carried = op.args[len(op.args) - many :]
         for inner in op.regions:
             params = inner.params[len(inner.params) - many :]
-            found.update({p: found[a] for p, a in zip(params, carried) if a in found})
-            _spread(inner, found)
+            dependences.update({p: dependences[a] for p, a in zip(params, carried) if a in dependences})
+            _spread(inner, dependences)
         for inner in op.regions if op.code is ops.if_ else op.regions[-1:]:
             for k, value in enumerate(inner.results):
-                of_results[op, k] = of_results.get((op, k), none) | found.get(value, none)
+                of_results[op, k] = of_results.get((op, k), none) | dependences.get(value, none)
         for k, value in enumerate(carried):
-            of_results[op, k] |= found.get(value, none)
+            of_results[op, k] |= dependences.get(value, none)
         if own:
-            found[op] = own
+            dependences[op] = own
 
 
-def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[_Stage]:
+def _partitions(body: Region, bounds: list[int], uses: _Uses) -> Iterator[_Partition]:
     index, *sums = body.params
     for start, end in pairwise(bounds):
         used = list(dict.fromkeys(v for k in range(start, end) for v in uses.used[k]))
         earlier = [v for v in used if uses.defined.get(v, start) < start and v is not index and v not in uses.sums]
-        remade = tuple([v for v in earlier if v.code in REMADE])
-        loaded = tuple([v for v in earlier if v.code not in REMADE])
-        crossing = [op for op in body.ops[start:end] if uses.last.get(op, -1) >= end and op.code not in REMADE]
+        recomputed = tuple([v for v in earlier if v.code in RECOMPUTED])
+        loaded = tuple([v for v in earlier if v.code not in RECOMPUTED])
+        crossing = [op for op in body.ops[start:end] if uses.last.get(op, -1) >= end and op.code not in RECOMPUTED]
         stored = tuple([op for op in crossing if op not in uses.sums])
         last = body.ops[-1]
         if end < len(body.ops):
@@ -276,5 +277,5 @@ def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[_Stage]:
             operations = (*body.ops[start:end], Op(ops.yield_, last.type, sums_after, loc=last.loc))
         else:
             sums_after, operations = (), body.ops[start:]
-        yield _Stage(Region((index, *sums), operations), remade, loaded, stored)
+        yield _Partition(Region((index, *sums), operations), recomputed, loaded, stored)
         sums = list(sums_after)

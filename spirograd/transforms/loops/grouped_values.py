@@ -13,11 +13,11 @@ from spirograd.transforms.loops.lane_values import LaneValues
 
 
 class GroupedValues:
-    """A builder, for ``v``, of the values that ``known`` has patterns of."""
+    """A builder, for ``v``, of the values with patterns in ``known``."""
 
     def __init__(self, v: LaneValues, known: LaneGroups) -> None:
         self.v, self.known = v, known
-        self._values: dict[Op, list[Op]] = {}  # of each group, without the offsets of lanes
+        self._values: dict[Op, list[Op]] = {}  # for each group, without the offsets of lanes
 
     def begin(self, index: Op, first: Op) -> None:
         """Begin a vector at ``first``, the index of its first lane."""
@@ -47,7 +47,7 @@ class GroupedValues:
             v.firsts[op] = self._value(op, 0)
 
     def _with(self, op: Op, values: Mapping[Op, Op], constants: bool = True) -> Op:
-        """Build ``op`` on these values of its operands. ``constants``: whether those count; if not they are in offsets."""
+        """Build ``op`` on these values of its operands. ``constants``: whether those count; otherwise they are part of offsets."""
         v = self.v
         dropped = not constants and op.code in (ops.add, ops.sub)
 
@@ -71,7 +71,7 @@ class GroupedValues:
         return self.v.emit(ops.add, value, self.v.number(distance, t)) if distance else value
 
     def _live_values(self, values: list[Op], groups: Sequence[int]) -> list[Op]:
-        """Return ``values`` of groups; where none of the lanes of a group is live, that of a group which has one."""
+        """Return ``values`` of groups. If no lane of a group is live, its value is that of a group with a live one."""
         v = self.v
         if v.live is None or len(values) == 1:
             return values
@@ -98,7 +98,7 @@ class GroupedValues:
         return v.emit(ops.add, vector, offsets) if any(pattern.offsets) else vector
 
     def _condition(self, values: Sequence[Op], groups: Sequence[int]) -> Op:
-        """Build a vector of u1, by way of the bits of an integer."""
+        """Build a vector of u1 from the bits of an integer."""
         v, bits = self.v, self.v.number(0)
         for g, value in enumerate(values):
             members = sum(1 << k for k, group in enumerate(groups) if group == g)
@@ -110,7 +110,7 @@ class GroupedValues:
         return self.v.numbers([group == g for group in groups], u1)
 
     def _strided_load(self, op: Op) -> None:
-        """Load elements at regular distances in each group: as if all lanes were of that group, under a mask of its lanes."""
+        """Load elements at regular distances in each group, as if all lanes belonged to it, under a mask of its lanes."""
         v, index, stride = self.v, op.args[0], self.known.strides[op]
         pattern, effective = self.known.patterns[index], self.v.effective()
         firsts, masks = [], []

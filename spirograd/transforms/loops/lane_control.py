@@ -1,8 +1,8 @@
-"""Control flow of iterations in lockstep. What all lanes do stays as it is. Where lanes diverge, a branch or a loop runs for as long as any
-lane needs it, under a mask of the lanes that do (Karrenberg and Hack, "Whole-function vectorization").
+"""Control flow of vectorised iterations. Operations that all lanes run stay as they are. Where lanes diverge, a branch or a loop runs as
+long as any lane needs it, under a mask of these lanes (Karrenberg and Hack, "Whole-function vectorization").
 
-Masks are wide (all ones in an i32) where they are values of their own, and so are truth values that cross the border of a block: CPUs
-without mask registers would widen and narrow vectors of u1 again at each border.
+Masks are wide (all ones in an i32) where they are values of their own, and so are truth values that cross the boundary of a block: CPUs
+without mask registers would widen and narrow vectors of u1 again at each boundary.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from spirograd.ir.chunk_loops import note_ranges
 from spirograd.ir.nodes import Op, Region
 from spirograd.transforms.loops.lane_values import LaneValues, Live
 
-# Builds the operations of a region of the loop; returns what it yields.
+# A function that builds the operations of a region of the loop, and returns its results.
 Build = Callable[[Region], Sequence[Op]]
 
 
 class LaneControl:
-    """A builder of control operations for ``v``; ``build`` builds what is in their regions."""
+    """A builder of control operations for ``v``. ``build`` builds their regions."""
 
     def __init__(self, v: LaneValues, build: Build) -> None:
         self.v, self.build = v, build
-        self.counters: dict[Op, Op] = {}  # divergent loop -> how many iterations lie before the current one, or after it
+        self.counters: dict[Op, Op] = {}  # divergent loop -> the number of iterations before the current one, or after it
         self._used = {(op.args[0], op.attr) for op in v.plan.body.walk() if op.code is ops.result}
 
     def emit(self, op: Op) -> None:
@@ -54,7 +54,7 @@ class LaneControl:
         return v.b.for_(begin, end, initial, v.block([begin.type, *[a.type for a in initial]], once), op.attr)
 
     def _both_arms(self, op: Op) -> Sequence[Op]:
-        """Build both branches, one after the other: they have no effects."""
+        """Build both branches, one after the other, because they have no effects."""
         condition = self.v.vector(op.args[0])
         arms = [self.build(region) for region in op.regions]
         return [self.v.choose(condition, a, b) for a, b in zip(*arms)]
@@ -81,7 +81,7 @@ class LaneControl:
         return wide if mask is None else v.emit(ops.and_, mask, wide)
 
     def _with_live(self, mask: Op, region: Region) -> Sequence[Op]:
-        """Build ``region`` for the lanes of ``mask``, of which there is one."""
+        """Build ``region`` for the lanes of ``mask``, which has at least one."""
         v, outer = self.v, self.v.live
         bits = v.bits(v.narrow(mask))
         v.live = Live(mask, bits, v.emit(ops.ctz, bits))
@@ -110,7 +110,7 @@ class LaneControl:
         return [v.choose(taken, a, b) for a, b in zip(*arms)]
 
     def _arm(self, region: Region, live: Op, types: Sequence[DType]) -> Sequence[Op]:
-        """Build one branch, which is skipped if no lane takes it; returns its results."""
+        """Build one branch, which is skipped if no lane takes it. Return its results."""
         v = self.v
         if len(region.ops) == 1:
             return self.build(region)
@@ -127,7 +127,7 @@ class LaneControl:
         carried_types = [a.type for a in initial]
 
         def test(live: Op, *packed: Op) -> Sequence[Op]:
-            """Return whether to go on, and the lanes that do."""
+            """Return whether to continue, and the lanes that do."""
             v.bind(condition.params, [self._unpacked(value, t) for value, t in zip(packed, types)])
             self._with_live(live, condition)
             going = self._restricted(live, condition.results[0])
@@ -145,13 +145,13 @@ class LaneControl:
         return [self._unpacked(value, t) for value, t in zip(packed, types)]
 
     def _next(self, op: Op, live: Op, old: Sequence[Op], new: Sequence[Op], always: bool = False) -> list[Op]:
-        """Return what a loop carries: new values in live lanes, old ones in lanes that have ended, where they are used after the loop."""
+        """Return the loop-carried values: new ones in live lanes, old ones in lanes that have ended, if they are used after the loop."""
         kept = [always or (op, k) in self._used for k in range(len(old))]
         mask = self.v.narrow(live) if any(kept) else None
         return [self._packed(b if mask is None or not keep else self.v.choose(mask, b, a)) for keep, a, b in zip(kept, old, new)]
 
     def _divergent_for(self, op: Op) -> Sequence[Op]:
-        """Build a loop in which lanes count together, from 0 to the largest trip count of any."""
+        """Build a loop in which lanes count together, from 0 to the largest trip count."""
         assert isinstance(op.type, tuple)
         v, (body,), types = self.v, op.regions, op.type
         t = body.params[0].type
@@ -202,7 +202,7 @@ class LaneControl:
 
 
 def _like(t: Type, elem: DType) -> Type:
-    """A type with as many values as ``t``, of type ``elem``."""
+    """Return a type with as many values as ``t``, of type ``elem``."""
     return Lanes(t.n, elem) if isinstance(t, Lanes) else elem
 
 

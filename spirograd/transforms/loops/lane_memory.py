@@ -1,6 +1,6 @@
-"""Memory accesses of iterations in lockstep: neighbouring elements, elements at regular distances, gathers, adstacks, and lane by lane.
+"""Memory accesses of vectorised iterations: neighbouring elements, elements at regular distances, gathers, adstacks, and lane by lane.
 
-No lane accesses memory that its iteration does not access: lanes that take no part load what another one loads, and store nothing.
+No lane accesses memory that its iteration does not access: inactive lanes load the element of another lane, and store nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ def load_lanes(v: LaneValues, op: Op, stride: int, firsts: Sequence[Op], masks: 
 def _neighbours(v: LaneValues, op: Op, first: Op, mask: Op | None) -> Op:
     if mask is None or v.live is not None:
         return v.like_first_lane(load_lanes(v, op, 1, [first], [] if mask is None else [mask]))
-    # The first lane has an iteration. To load its element again takes less than to take it out of the vector.
+    # The first lane has an iteration. Loading its element again is faster than extracting it from the vector.
     others = v.splat(v.emit(ops.load, first, attr=op.attr, type=op.type))
     return v.emit(ops.load_lanes, first, mask, others, attr=(1, op.attr), type=others.type)
 
 
 def _gather(v: LaneValues, op: Op) -> Op:
-    """Load elements anywhere. Lanes without an iteration have the index of the first lane; lanes that are not live get a live one's."""
+    """Load arbitrary elements. Lanes without an iteration have the index of the first lane; lanes that are not live get that of a live
+    one."""
     index = v.vector(op.args[0])
     if v.live is not None:
         index = v.choose(v.narrow(v.live.mask), index, v.splat(v.lane(index, v.live.first)))
@@ -77,12 +78,12 @@ def _none(_: Op) -> Sequence[Op]:
 
 
 def store(v: LaneValues, op: Op) -> None:
-    """Build a store. One that is the same in all lanes is made once."""
+    """Build a store. A store that is the same in all lanes is built once."""
     if is_adstack(op):
         _adstack_store(v, op)
     elif not v.plan.varies(op):
         v.copy(op)
-    elif v.live is not None and is_report(op):  # of the lanes that fail, the first one is reported
+    elif v.live is not None and is_report(op):  # the first of the lanes that fail is reported
         v.copy(op, [v.lane(v.env[a], v.live.first) if v.plan.varies(a) else v.scalar(a) for a in op.args])
     elif v.plan.contiguous(op.args[0]):
         _store_lanes(v, op, 1, v.first(op.args[0]), v.vector(op.args[1]), v.effective())
@@ -111,7 +112,7 @@ def _adstack_index(v: LaneValues, op: Op) -> Op:
 
 
 def _adstack_load(v: LaneValues, op: Op) -> Op:
-    """Load without a mask if all lanes have thread slots, spare ones included: some CPUs take long for masked accesses."""
+    """Load without a mask if all lanes have thread slots, spare ones included, because masked accesses are slow on some CPUs."""
     first = _adstack_index(v, op)
     if v.mask is None:
         return load_lanes(v, op, 1, [first], [])
@@ -127,7 +128,7 @@ def _adstack_store(v: LaneValues, op: Op) -> None:
     value = v.vector(op.args[1])
 
     def every() -> Sequence[Op]:
-        """Keep what another branch may have stored in lanes that are not live."""
+        """Keep values that another branch may have stored in lanes that are not live."""
         kept = value
         if v.live is not None:
             kept = v.choose(v.narrow(v.live.mask), value, v.emit(ops.load_lanes, first, attr=(1, op.attr), type=value.type))
@@ -164,13 +165,13 @@ def _add_once(v: LaneValues, op: Op) -> None:
     assert isinstance(t, DType)
     vector, mask = v.vector(value), v.effective()
     if mask is not None:
-        vector = v.choose(mask, vector, v.splat(v.b.const(-0.0 if t.is_float else 0, t)))  # 0.0 makes 0.0 of -0.0
+        vector = v.choose(mask, vector, v.splat(v.b.const(-0.0 if t.is_float else 0, t)))  # 0.0 would turn -0.0 into 0.0
     total = v.emit(ops.reduce_lanes, vector, attr="add", type=t)
     v.emit(ops.atomic, v.scalar(index), total, attr=op.attr, type=t)
 
 
 def lane_by_lane(v: LaneValues, op: Op) -> Op:
-    """Build ``op`` for one lane after the other, of those that take part."""
+    """Build ``op`` for one active lane after the other."""
     varying = [a for a in dict.fromkeys(op.args) if v.plan.varies(a)]
     used = op in v.plan.used
 

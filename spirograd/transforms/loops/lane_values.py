@@ -1,8 +1,8 @@
-"""The values of a loop whose iterations run in lockstep: scalars where all lanes agree, vectors with a value for each lane elsewhere.
+"""The values of a vectorised loop: scalars where all lanes agree, vectors with a value for each lane elsewhere.
 
-A `LaneValues` builds the operations of such a loop. Lanes without an iteration repeat what the first lane computes; lanes that are not
-live hold unspecified values. Where an index grows evenly from lane to lane, its value in the first lane is computed beside the vector:
-addresses need only that one. Dead code elimination drops what is not used.
+A `LaneValues` builds the operations of such a loop. Lanes without an iteration repeat the computation of the first lane; lanes that are not
+live hold unspecified values. If an index grows evenly from lane to lane, its value in the first lane is computed beside the vector, because
+addresses need only that one. Dead code elimination removes unused values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spirograd.ir.nodes import Op, Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:
-    """Lanes that run the current region: a wide ``mask``; the same as ``bits`` of an i64; the number of the ``first`` one, an i64."""
+    """The lanes that run the current region: a wide ``mask``; the same as ``bits`` of an i64; the number of the ``first`` one, an i64."""
 
     mask: Op
     bits: Op
@@ -28,10 +28,10 @@ class Live:
 
 
 class LaneValues:
-    """A builder of what ``lanes`` iterations of a loop do at once. It appends to ``b``.
+    """A builder of ``lanes`` iterations of a loop at once. It appends to ``b``.
 
-    ``plan``: what varies between them. ``masked``: whether the CPU has masked loads and stores. ``ranges``: what is known of integers.
-    ``slots``: how many lanes take part, an i64, if that may be fewer than there are; ``full``: whether all do, a u1.
+    ``plan``: the values that vary between iterations. ``masked``: whether the CPU has masked loads and stores. ``ranges``: ranges of
+    integers. ``slots``: the number of lanes that take part, an i64, if that may be fewer than there are; ``full``: whether all do, a u1.
     """
 
     def __init__(self, b: Builder, plan: Uniformity, lanes: int, masked: bool, ranges: dict[Op, Range]) -> None:
@@ -39,7 +39,7 @@ class LaneValues:
         self.env: dict[Op, Op] = {}
         self.results: dict[Op, Sequence[Op]] = {}  # of control operations
         self.firsts: dict[Op, Op] = {}  # operation -> its value in the first lane
-        self.mask: Op | None = None  # of the lanes that have an iteration; None: all
+        self.mask: Op | None = None  # the lanes that have an iteration; None: all
         self.live: Live | None = None  # None: all lanes
         self.slots: Op | None = None
         self.full: Op | None = None
@@ -48,7 +48,7 @@ class LaneValues:
     # --- values ---
 
     def scalar(self, op: Op) -> Op:
-        """Return what stands for ``op``, which does not vary."""
+        """Return the replacement of ``op``, which does not vary."""
         return self.env.get(op, op)
 
     def vector(self, op: Op) -> Op:
@@ -85,7 +85,7 @@ class LaneValues:
         return self.emit(ops.extract, vector, number)
 
     def like_first_lane(self, vector: Op) -> Op:
-        """Take ``vector`` in the lanes that have an iteration, its value in the first lane in the rest."""
+        """Return ``vector`` in the lanes that have an iteration, and its value in the first lane elsewhere."""
         if self.mask is None:
             return vector
         return self.emit(ops.select, self.mask, vector, self.splat(self.lane(vector, self.number(0))))
@@ -143,7 +143,8 @@ class LaneValues:
         return self.lanes_of(op.type) if any(isinstance(a.type, Lanes) for a in args) else op.type
 
     def _is_unsigned(self, op: Op) -> bool:
-        """Return whether a division is of numbers that are surely not negative: lanes divide unsigned numbers by far fewer instructions."""
+        """Return whether a division is of numbers that are surely not negative, because lanes divide unsigned numbers by far fewer
+        instructions."""
         assert isinstance(op.type, DType)
         return op.type.is_signed and range_of(op.args[1], self.ranges).low > 0 and range_of(op.args[0], self.ranges).low >= 0
 

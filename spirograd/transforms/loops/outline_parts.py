@@ -1,8 +1,8 @@
-"""Outline large code: serial tasks, and operations of loops over chunks that are large by themselves, become several functions.
+"""Outlining of large code: serial tasks, and large operations of loops over chunks, become several functions.
 
-`distribute` cuts the body of a loop over a chunk, whose iterations still pass through it in vectors. What is cut here is not vectorised
-across iterations any more, so it has to be larger. Parts are runs of operations of a region. They use values from outside, and yield those
-of their values that are used after them.
+`distribute` cuts the body of a loop over a chunk, whose iterations still run as vectors. Code that is cut here is not vectorised across
+iterations any more, so it must be larger. Parts are runs of operations of a region. They use values from outside, and yield those of their
+values that are used after them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spirograd.ir import ops
 from spirograd.ir.chunk_loops import loops_of
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter, copied
-from spirograd.transforms.loops.distribute import REMADE
+from spirograd.transforms.loops.distribute import RECOMPUTED
 from spirograd.transforms.pass_context import PassContext
 
 
@@ -29,7 +29,7 @@ def outline_parts(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _OutlineParts(Rewriter):
-    """``parts``: by region that is cut, where its parts begin and end, as numbers of its operations."""
+    """A rewriter that outlines ``parts``: by region that is cut, the bounds of its parts, as numbers of its operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class _OutlineParts(Rewriter):
         return Region(region.params, b.end(self.args(region.ops[-1])).ops)
 
     def _part(self, part: tuple[Op, ...], later: list[Op]) -> None:
-        """Outline a part, unless there is a value that no function takes or returns. ``later``: operations whose results are used after
+        """Outline a part, unless it has a value that no function takes or returns. ``later``: operations whose results are used after
         it."""
-        results = [op for op in later if op.code not in REMADE]
+        results = [op for op in later if op.code not in RECOMPUTED]
         inside = set(part)
         taken = {v for op in part for v in _used(op) if v not in inside}
         if not all(map(_returnable, results)) or any(isinstance(v.type, tuple) for v in taken):
@@ -73,25 +73,25 @@ class _OutlineParts(Rewriter):
         region = b.end([self.value(op) for op in results])
         outlined = b.emit(ops.outlined, attr="part", type=tuple([op.type for op in results]), regions=(region,))
         self.env.update(zip(results, b.results(outlined)))
-        self.env.update(copied(b, [op for op in later if op.code in REMADE]))
+        self.env.update(copied(b, [op for op in later if op.code in RECOMPUTED]))
 
 
-def _find_in_iteration(loop: Op, found: dict[Region, tuple[int, ...]]) -> None:
+def _find_in_iteration(loop: Op, cuts_of: dict[Region, tuple[int, ...]]) -> None:
     """Cut the regions of those operations of a loop that are large."""
     for op in loop.regions[0].ops:
         if op.regions and loop_costs.is_large_operation(op):
             for region in op.regions:
-                _find(region, found)
+                _find(region, cuts_of)
 
 
-def _find(region: Region, found: dict[Region, tuple[int, ...]]) -> int:
-    """Cut ``region`` and those in it; returns how many operations are left in its function."""
-    sizes = [1 + sum([_find(inner, found) for inner in op.regions]) for op in region.ops]
-    if sum(sizes) <= loop_costs.LARGEST_STAGE:
+def _find(region: Region, cuts_of: dict[Region, tuple[int, ...]]) -> int:
+    """Cut ``region`` and the regions in it. Return how many operations are left in its function."""
+    sizes = [1 + sum([_find(inner, cuts_of) for inner in op.regions]) for op in region.ops]
+    if sum(sizes) <= loop_costs.LARGEST_PARTITION:
         return sum(sizes)
     last = len(region.ops) - 1
-    found[region] = (0, *loop_costs.cuts(sizes[:last], _crossing(region)), last)
-    return len(found[region])
+    cuts_of[region] = (0, *loop_costs.cuts(sizes[:last], _crossing(region)), last)
+    return len(cuts_of[region])
 
 
 def _used(op: Op) -> Collection[Op]:
@@ -99,17 +99,17 @@ def _used(op: Op) -> Collection[Op]:
 
 
 def _last_uses(region: Region) -> dict[Op, int]:
-    """By value, the number of the last operation of ``region`` that uses it."""
+    """Return, for each value, the number of the last operation of ``region`` that uses it."""
     return {value: k for k, op in enumerate(region.ops) for value in _used(op)}
 
 
 def _crossing(region: Region) -> list[int | None]:
-    """By cut before each operation, how many values cross; None where a value does that no function returns."""
+    """Return, for each cut before an operation, how many values cross it, or None if one of them cannot be returned by a function."""
     count = len(region.ops)
     values, refused = [0] * (count + 1), [0] * (count + 1)
     last = _last_uses(region)
     for k, op in enumerate(region.ops):
-        if op in last and op.code not in REMADE:
+        if op in last and op.code not in RECOMPUTED:
             for counts in (values, *([] if _returnable(op) else [refused])):
                 counts[k + 1] += 1
                 counts[last[op] + 1] -= 1
@@ -117,5 +117,5 @@ def _crossing(region: Region) -> list[int | None]:
 
 
 def _returnable(op: Op) -> bool:
-    """Whether a function returns values of the type of ``op``: vectors may lie in memory."""
+    """Return whether a function returns values of the type of ``op``: vectors may lie in memory."""
     return isinstance(op.type, DType)

@@ -1,8 +1,9 @@
 """Index-set splitting: loops whose first and last iterations differ, as in stencils that skip, clamp or wrap at the ends of rows.
 
-Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end. So the
-iterations in between run without them in a loop of their own, which LLVM vectorises; with the conditions it would emit gathers and masked
-stores, which some CPUs execute lane by lane. The others run one by one. Iterations of a parallel loop may run in any order.
+Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end.
+Therefore the iterations in between run without them in a loop of their own, which LLVM vectorises; with the conditions it would emit
+gathers and masked stores, which some CPUs execute lane by lane. The others run one by one. Iterations of a parallel loop may run in any
+order.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from spirograd.ir.rewrite import Rewriter, copied
 from spirograd.transforms.loops.chunk_loop_rewriter import ChunkLoopRewriter
 from spirograd.transforms.pass_context import PassContext
 
-# What sizes are made of that are close to a shape: a shape less one, or one that is guarded against zero.
+# Operations of sizes that are close to a shape: a shape less one, or one that is guarded against zero.
 _NEAR = frozenset((ops.add, ops.sub, ops.min_, ops.max_, ops.bitcast, ops.select, ops.lt, ops.le, ops.eq))
-# What becomes constant between the edges.
+# Operations that become constant between the edges.
 _CONDITIONS = frozenset((ops.lt, ops.le, ops.gt, ops.ge, ops.eq, ops.ne, ops.min_, ops.max_, ops.irem, ops.and_))
 _EFFECTS = frozenset(("pure", "read", "write", "control", "structure"))
 _MIRRORED = {ops.lt: ops.gt, ops.le: ops.ge, ops.gt: ops.lt, ops.ge: ops.le, ops.eq: ops.eq, ops.ne: ops.ne}
-# A comparison of the counter with a number that only the first iterations have not passed: its outcome for the others, and whether
-# they must have passed it by one.
+# A comparison of the counter with a number that only the first iterations have not passed: its result for the others, and whether they must
+# have passed it by one.
 _AFTER = {ops.lt: (False, 0), ops.le: (False, 1), ops.gt: (True, 1), ops.ge: (True, 0), ops.eq: (False, 1), ops.ne: (True, 1)}
-# The same of a number that only the last iterations reach; by how much the others may come closer than to be less.
+# The same for a number that only the last iterations reach, with the distance by which the others may exceed "less".
 _BEFORE = {ops.lt: (True, 0), ops.le: (True, 1), ops.gt: (False, 1), ops.ge: (False, 0), ops.eq: (False, 0), ops.ne: (True, 0)}
 
 
 def split_edges(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Split loops over chunks that LLVM may vectorise, where that makes conditions constant: in two, over the iterations between the edges
-    and over the rest."""
+    """Split loops over chunks that LLVM may vectorise, if that makes conditions constant: in two, over the iterations between the edges and
+    over the rest."""
     return _SplitEdges().kernel(kernel)
 
 
@@ -73,8 +74,8 @@ class _SplitEdges(ChunkLoopRewriter):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Edges:
-    """``inside``: the body for the iterations whose counter, the index less ``first``, is at least ``low``, and less than each limit (an
-    invariant value, or a number) minus an offset. ``setup``: operations that compute the limits."""
+    """The split of a loop. ``inside``: the body for the iterations whose counter, the index less ``first``, is at least ``low``, and less
+    than each limit (an invariant value, or a number) minus an offset. ``setup``: operations that compute the limits."""
 
     inside: Region
     first: Op | None
@@ -84,7 +85,7 @@ class _Edges:
 
 
 def _edges(loop: ChunkLoop) -> _Edges | None:
-    """How to split ``loop``; None if that gains nothing.
+    """Return the split of ``loop``, or None if that gains nothing.
 
     The counter ends before the number of columns, or the bound of the task, as far as these are constant.
     """
@@ -99,7 +100,7 @@ def _edges(loop: ChunkLoop) -> _Edges | None:
     extent = (loop.columns or None) if loop.around is not None else end.attr if end.code is ops.const else None
     rewriter = _Inside(body, loop.first, extent)
     inside = rewriter.region(body)
-    if not rewriter.found:
+    if not rewriter.has_edges:
         return None
     limits = tuple(rewriter.limits.items())
     wanted = {limit for limit, _ in limits if isinstance(limit, Op)}
@@ -110,16 +111,16 @@ def _edges(loop: ChunkLoop) -> _Edges | None:
 
 
 class _Inside(Rewriter):
-    """Replaces what is known between the edges, and collects where these are.
+    """A rewriter that replaces conditions that are known between the edges, and collects the positions of the edges.
 
-    ``offsets``: values that are the counter plus a constant, there. ``shapes``: values that are made of shapes of arrays, as their last
-    index is, but not their middle.
+    ``offsets``: values that are the counter plus a constant there. ``shapes``: values computed from shapes of arrays, which their last
+    index compares with, but not their middle.
     """
 
     def __init__(self, body: Region, first: Op | None, extent: int | None) -> None:
         super().__init__()
         self.index, self.first, self.extent = body.params[0], first, extent
-        self.low, self.limits, self.found = 0, dict[Op | int, int](), False
+        self.low, self.limits, self.has_edges = 0, dict[Op | int, int](), False
         self.offsets: dict[Op, int] = {} if first is not None else {self.index: 0}
         self.shapes: dict[Op, None] = {}
         for op in body.walk():
@@ -134,15 +135,15 @@ class _Inside(Rewriter):
         }
 
     def _after(self, offset: int, number: int, strict: int = 0) -> bool:
-        """Have the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if these are nearly all."""
+        """Make the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if these are nearly all."""
         if offset > 0 or abs(number) > EDGE_MARGIN:  # counter + offset could overflow if there is no limit
             return False
         self.low = max(self.low, number - offset + strict)
-        self.found = True
+        self.has_edges = True
         return True
 
     def _before(self, offset: int, limit: Op, closer: int = 0) -> bool:
-        """Have the iterations end where counter + ``offset`` reaches (passes, if ``closer``) ``limit``, if these are nearly all."""
+        """Make the iterations end where counter + ``offset`` reaches (passes, if ``closer``) ``limit``, if these are nearly all."""
         if limit.code is ops.const:
             if not self._is_last(limit.attr):
                 return False
@@ -154,12 +155,12 @@ class _Inside(Rewriter):
         return True
 
     def _is_last(self, number: int) -> bool:
-        """Whether only the last iterations reach ``number``: most likely so for large ones, where the extent is not known here."""
+        """Return whether only the last iterations reach ``number``: most likely for large numbers, if the extent is not known here."""
         return number > EDGE_MARGIN if self.extent is None else abs(self.extent - number) <= EDGE_MARGIN
 
     def _limit(self, limit: Op | int, offset: int) -> None:
         self.limits[limit] = max(offset, self.limits.get(limit, offset))
-        self.found = True
+        self.has_edges = True
 
     def _shift(self, op: Op) -> Op:
         a, b = op.args
@@ -190,12 +191,12 @@ class _Inside(Rewriter):
         return known if self._before(offset, other, closer) else None
 
     def _same_sign(self, a: Op, b: Op) -> bool:
-        """Whether neither is negative: one is the counter plus a constant, the other the size around which it wraps."""
+        """Return whether neither is negative: one is the counter plus a constant, the other the size around which it wraps."""
         value, size = (a, b) if a in self.offsets else (b, a)
         return value in self.offsets and self._within(self.offsets[value], size)
 
     def _within(self, offset: int, size: Op | int) -> bool:
-        """Have 0 <= counter + ``offset`` < ``size``."""
+        """Make 0 <= counter + ``offset`` < ``size`` hold."""
         if abs(offset) > EDGE_MARGIN:
             return False
         if isinstance(size, Op):
@@ -223,7 +224,7 @@ class _Inside(Rewriter):
         return self.value(chosen)
 
     def _wrap(self, op: Op) -> Op:
-        """The remainder of a division by a size, also where that is a power of two and the remainder a mask."""
+        """Rewrite the remainder of a division by a size, which may also be a power of two with the remainder as a mask."""
         value, size = op.args
         mask = op.code is ops.and_
         if value not in self.offsets or (mask and (size.code is not ops.const or size.attr & (size.attr + 1))):

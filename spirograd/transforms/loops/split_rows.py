@@ -1,10 +1,11 @@
-"""Split loops over several axes into rows: within a row the outer indices stay the same, and the last one counts.
+"""Splitting of loops over several axes into rows: within a row the outer indices stay the same, and the last one counts.
 
-A loop over an index space runs over one flat index, from which each iteration computes its indices by division. LLVM neither vectorises
-a division nor sees that neighbouring iterations access neighbouring elements. So the range is cut at the multiples of the last extent.
+A loop over an index space runs over one flat index, from which each iteration computes its indices by division. LLVM neither vectorises a
+division nor detects that neighbouring iterations access neighbouring elements. Therefore the range is cut at the multiples of the last
+extent.
 
-If all that iterations do is under a condition that is the same in a row, as whether the cell of a sparse field is active, it is tested once
-for each row.
+If a condition that is the same in a row guards all effects, such as whether the cell of a sparse field is active, it is tested once for
+each row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.analysis.loop_costs import rows_are_long
-from spirograd.base.dtypes import DType, unsigned
+from spirograd.base.dtypes import DType, i64, unsigned
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -59,7 +60,7 @@ class _SplitRows(ChunkLoopRewriter):
 
 
 def _divisor(body: Region) -> tuple[list[Op], Op] | None:
-    """What the index of ``body`` is first divided by, if that is invariant, and the operations that compute it."""
+    """Return the first divisor of the index of ``body``, if it is invariant, and the operations that compute it."""
     index = body.params[0]
     if body.codes.isdisjoint((ops.idiv, ops.irem)):
         return None
@@ -74,7 +75,7 @@ def _divisor(body: Region) -> tuple[list[Op], Op] | None:
 
 
 def _needed(value: Op, known: dict[Op, None]) -> list[Op]:
-    """``value`` and the operations that compute it, in order."""
+    """Return ``value`` and the operations that compute it, in order."""
     needed = {value}
     for op in reversed(known):
         if op in needed:
@@ -83,28 +84,34 @@ def _needed(value: Op, known: dict[Op, None]) -> list[Op]:
 
 
 class _Rows:
-    """The rows that iterations from ``begin`` to ``end`` lie in: numbers from ``low`` to ``high``. Of one of them, ``row`` is what the
-    index divided by ``extent`` gives, ``first`` the index of its first column, and iterations ``start`` to ``stop`` are in the chunk.
+    """The rows of the iterations from ``begin`` to ``end``: numbers from ``low`` to ``high``. In the current row, ``row`` is the quotient
+    of the index by ``extent``, ``first`` the index of its first column, and iterations ``start`` to ``stop`` are in the chunk.
 
-    The loop over rows carries ``start``. LLVM would express it by the number of the row otherwise, and compute trip counts at length."""
+    The loop over rows carries ``start``; division gives its column. LLVM would otherwise derive both from the number of the row, compute
+    trip counts in more steps, and not unroll loops over columns."""
 
     def __init__(self, b: Builder, extent: Op, begin: Op, end: Op) -> None:
         assert isinstance(begin.type, DType)
         self.b, self.type, self.extent, self.end = b, begin.type, extent, end
-        # Of extents that are not known, the absolute value counts the columns; that of the smallest integer is a number without sign.
+        # If an extent is not known, its absolute value counts the columns; that of the smallest integer is an unsigned number.
         self.counts_down = self.type.is_signed and extent.code is not ops.const
         self.length = b.emit(ops.abs_, extent) if self.counts_down else extent
         one = b.const(1, self.type)
-        self.low = b.emit(ops.idiv, begin, self.length)
+        if self.counts_down:
+            negative = b.emit(ops.lt, extent, b.const(0, self.type))
+            self.sign = b.emit(ops.select, negative, b.const(-1, self.type), one)
+        # In 64 bits, if that is wider: if LLVM knew that rows are natural, it would widen what is made of them, such as indices of gathers.
+        wide = i64 if self.type.bits < i64.bits else self.type
+        self.low = b.cast(b.emit(ops.idiv, b.cast(begin, wide), b.cast(self.length, wide)), self.type)
         self.high = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, end, one), self.length), one)
 
     def enter(self, number: Op, start: Op) -> None:
-        """Compute what is the same in row ``number``, whose first iteration in the chunk is ``start``."""
+        """Compute the invariants of row ``number``, whose first iteration in the chunk is ``start``."""
         b = self.b
         self.first = b.emit(ops.mul, number, self.length)
-        self.row = b.emit(ops.idiv, self.first, self.extent) if self.counts_down else number
+        self.row = b.emit(ops.mul, self.sign, number) if self.counts_down else number
         self.start = start
-        steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.sub, self.start, self.first))]
+        steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.irem, self.start, self.length))]
         if self.counts_down:
             natural = unsigned(self.type)
             fewest = b.emit(ops.min_, *[b.emit(ops.bitcast, x, type=natural) for x in steps])
@@ -114,13 +121,13 @@ class _Rows:
         self.stop = b.emit(ops.add, self.start, count)
 
     def columns(self, totals: Sequence[Op], body: Region, op: Op) -> tuple[Op, ...]:
-        """The loop over those columns of the row that are in the chunk; returns the accumulators after it."""
+        """Emit the loop over those columns of the row that are in the chunk. Return the accumulators after it."""
         return self.b.for_(self.start, self.stop, totals, body, op.attr)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guarded:
-    """A body that does nothing unless ``guard`` holds, which is the same in a row, as is what the operations ``of_row`` compute."""
+    """A body that does nothing unless ``guard`` holds. The guard and the results of the operations ``of_row`` are the same in a row."""
 
     guard: Op
     of_row: tuple[Op, ...]
@@ -128,7 +135,8 @@ class _Guarded:
 
 
 def _guarded(body: Region, known: tuple[Op, ...]) -> _Guarded | None:
-    """The guard of ``body`` if it does nothing but under one condition that is the same in a row, as ``known`` values are; else None."""
+    """Return the guard of ``body`` if all of its effects are under one condition that is the same in a row, as ``known`` values are; else
+    None."""
     own = [op for op in body.ops[:-1] if op.code is not ops.result]
     if not own or own[-1].code is not ops.if_ or any(op.code is ops.if_ for op in own[:-1]):
         return None
@@ -154,12 +162,12 @@ def _guarded(body: Region, known: tuple[Op, ...]) -> _Guarded | None:
 
 
 def _may_be(a: BufferRef, b: object) -> bool:
-    """Whether two accesses of independent iterations may be to the same memory."""
+    """Return whether two accesses of independent iterations may be to the same memory."""
     return not isinstance(b, BufferRef) or a.slot == b.slot
 
 
 class _ByRow(Rewriter):
-    """Replaces index / extent by the row, and the remainder by index - first."""
+    """A rewriter that replaces index / extent by the row, and the remainder by index - first."""
 
     def __init__(self, index: Op, extent: Op, row: Op, first: Op) -> None:
         super().__init__()

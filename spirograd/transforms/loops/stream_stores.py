@@ -1,8 +1,8 @@
-"""Have large maps write past the caches of x86.
+"""Streaming stores: large maps write past the caches of x86.
 
-An ordinary store first reads the line of the cache that it changes. Where a loop writes more than caches hold, that is a third of the
-traffic of `y[i] = f(x[i])`; streaming (non-temporal) stores do without. LLVM vectorises these only if each of them is aligned to a vector.
-So a block of iterations writes to local memory, vectorised as always, and what is in it goes to memory by aligned vectors.
+An ordinary store first reads the line of the cache that it changes. If a loop writes more than caches hold, that is a third of the traffic
+of `y[i] = f(x[i])`; streaming (non-temporal) stores avoid it. LLVM vectorises these only if each of them is aligned to a vector. Therefore
+a block of iterations writes to local memory, vectorised as usual, and aligned vectors move its contents to memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spirograd.transforms.pass_context import PassContext
 def stream_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make loops over chunks that write large parts of fields loops over blocks, with a `stream` for each of these stores.
 
-    What tells other threads that a chunk is done is not ordered with streaming stores: its body ends with a `barrier`.
+    Streaming stores are not ordered with the signal to other threads that a chunk is done, so its body ends with a `barrier`.
     """
     return _StreamStores().kernel(kernel) if has_streaming_stores(ctx.caps) else kernel
 
@@ -31,7 +31,7 @@ class _StreamStores(Rewriter):
         super().__init__()
         self.streams: dict[Op, tuple[Op, ...]] = {}  # by loop
         self.arrays: dict[Op, tuple[SharedRef, Op]] = {}  # by store: local memory, and the number of the iteration in its block
-        self.count = 0  # of arrays in the task
+        self.count = 0  # the number of arrays in the task
         self.handlers = {ops.task: self._task, ops.for_: self._for, ops.store: self._store}
 
     def _task(self, op: Op) -> Op:
@@ -80,10 +80,11 @@ class _StreamStores(Rewriter):
 
 
 def _streams(loop: ChunkLoop) -> tuple[Op, ...]:
-    """The stores of ``loop`` that are to bypass caches.
+    """Return the stores of ``loop`` that should bypass caches.
 
-    Short straight-line code with constant bounds, whose stores are to the elements of the index in fields: elements that no other access
-    of the loop is to, and that nothing is loaded after. Stores to what the loop also loads find its line in the cache.
+    The loop must be short straight-line code with constant bounds, and the stores must be to the elements of the index in fields: elements
+    that no other access of the loop touches, and after which nothing is loaded. A store to an element that the loop also loads finds its
+    line in the cache.
     """
     bounds, body, attr = loop.task.regions[0], loop.body, loop.loop.attr
     begin, end = bounds.results[:2]
@@ -103,7 +104,7 @@ def _streams(loop: ChunkLoop) -> tuple[Op, ...]:
 
 
 def _bytes(op: Op, body: Region, begin: int, end: int) -> range | None:
-    """The bytes of its field tree that a load or store is to in all iterations; None if they do not follow one another."""
+    """Return the bytes of its field tree that a load or store touches in all iterations, or None if they are not contiguous."""
     offset = _offset(op.args[0], body.params[0])
     if not isinstance(op.attr, BufferRef) or op.attr.slot.kind != "tree" or offset is None:
         return None
@@ -111,7 +112,7 @@ def _bytes(op: Op, body: Region, begin: int, end: int) -> range | None:
 
 
 def _offset(address: Op, index: Op) -> int | None:
-    """By how much ``address`` is more than the index, where that is constant."""
+    """Return the difference of ``address`` and the index if it is constant, else None."""
     total = 0
     while address is not index:
         if address.code is not ops.add or address.args[1].code is not ops.const:

@@ -1,7 +1,7 @@
 """Build vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
 
-Values that are the same in all lanes stay scalars. The last block of iterations may have lanes to spare: those repeat what its first lane
-computes, and have no effects, so one copy of the body does. CPUs without masked loads and stores run the last iterations one by one.
+Values that are the same in all lanes stay scalars. The last block of iterations may have spare lanes: these repeat the computation of the
+first lane, and have no effects, so one copy of the body suffices. CPUs without masked loads and stores run the last iterations one by one.
 
 If few iterations pass a guard, they are listed first, strip by strip (stream compaction), and those that pass fill whole vectors.
 """
@@ -25,14 +25,14 @@ from spirograd.transforms.loops.grouped_values import GroupedValues
 from spirograd.transforms.loops.lane_control import LaneControl
 from spirograd.transforms.loops.lane_values import LaneValues
 
-# Of these, values in the first lane are computed beside the vectors, where they grow evenly from lane to lane.
+# Operations whose values in the first lane are computed beside the vectors, if they grow evenly from lane to lane.
 _EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorLoop:
-    """A plan of a vector loop: of ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of
-    the functions that have vector forms. ``ranges``: what is known of integers from outside of the loop."""
+    """A plan of a vector loop: ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of the
+    functions that have vector forms. ``ranges``: ranges of integers from outside of the loop."""
 
     plan: Uniformity
     reductions: Sequence[Reduction]
@@ -43,7 +43,7 @@ class VectorLoop:
 
 
 class _Body:
-    """A builder of iterations of ``plan`` in lockstep."""
+    """A builder of several iterations of ``plan`` at once."""
 
     def __init__(self, b: Builder, loop: VectorLoop, plan: Uniformity) -> None:
         self.v = LaneValues(b, plan, loop.lanes, loop.masked, loop.ranges)
@@ -56,7 +56,7 @@ class _Body:
         self.v.slots, self.v.full = slots, full
 
     def block(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None, carried: Sequence[Op]) -> Sequence[Op]:
-        """Build the iterations from ``first`` on, up to ``end`` (None: there is one for each lane); returns what they yield.
+        """Build the iterations from ``first`` on, up to ``end`` (None: there is one for each lane). Return their results.
 
         ``listed``: local memory that holds their indices.
         """
@@ -69,7 +69,7 @@ class _Body:
         return [v.choose(v.mask, new, old) for new, old in zip(values, carried)]
 
     def _number_lanes(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None) -> None:
-        """Set the indices of the lanes, from that of the first, and the mask of those that have an iteration."""
+        """Set the indices of the lanes, from that of the first, and the mask of the lanes that have an iteration."""
         v, index = self.v, self.v.plan.index
         assert isinstance(index.type, DType)
         numbers = v.numbers(range(v.lanes), index.type)
@@ -88,7 +88,7 @@ class _Body:
         v.env[index] = v.emit(ops.add, v.splat(start), numbers, attr="nsw")
 
     def region(self, region: Region) -> Sequence[Op]:
-        """Build the operations of ``region``; returns what it yields."""
+        """Build the operations of ``region``. Return its results."""
         v = self.v
         for op in region.ops[:-1]:
             v.b.at(op)
@@ -123,7 +123,8 @@ class _Body:
 
 
 def build_vector_loop(b: Builder, loop: VectorLoop, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-    """Append to ``b`` the iterations of ``loop`` from ``begin`` up to ``end``; returns the accumulators, which begin as ``initial``."""
+    """Append to ``b`` the iterations of ``loop`` from ``begin`` up to ``end``. Return the accumulators, whose initial values are
+    ``initial``."""
     built = _Loop(b, loop)
     return built.masked(begin, end, initial) if loop.masked else built.unmasked(begin, end, initial)
 
@@ -144,16 +145,18 @@ class _Loop:
         return [self.body.v.splat(self.b.const(r.start, r.dtype)) for r in self.loop.reductions]
 
     def _blocks(self, begin: Op, end: Op, stride: Op, carried: Sequence[Op], block: Callable[..., Sequence[Op]]) -> Sequence[Op]:
-        """Build a loop over blocks of ``stride`` iterations. ``block`` builds one, given its first iteration (i64) and what is carried."""
+        """Build a loop over blocks of ``stride`` iterations. ``block`` builds one, given its first iteration (i64) and the loop-carried
+        values."""
         b, v = self.b, self.body.v
         missing = b.emit(ops.sub, b.emit(ops.add, end, stride), b.const(1, i64))
         count = b.emit(ops.idiv, b.emit(ops.sub, missing, begin), stride)
 
-        def once(number: Op, *values: Op) -> Sequence[Op]:
-            first = b.emit(ops.add, begin, b.emit(ops.mul, number, stride, attr="nsw"), attr="nsw")
-            return block(first, *values)
+        def once(_: Op, first: Op, *values: Op) -> Sequence[Op]:
+            results = block(first, *values)
+            return [b.emit(ops.add, first, stride, attr="nsw"), *results]
 
-        return b.for_(b.const(0, i64), count, carried, v.block([i64, *[c.type for c in carried]], once), LoopAttr(vectorise="vectors"))
+        body = v.block([i64, i64, *[c.type for c in carried]], once)
+        return b.for_(b.const(0, i64), count, [begin, *carried], body, LoopAttr(vectorise="vectors"))[1:]
 
     def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
         """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, where blocks cannot overflow."""
@@ -161,14 +164,14 @@ class _Loop:
         if self.loop.plan.guard is not None:
             values = self._strips(begin, end, self.loop.plan.guard)
         else:
-            whole = None if self.loop.plan.groups is not None else end
+            bound = None if self.loop.plan.groups is not None else end
             values = self._blocks(
-                begin, end, self.stride, self._neutral(), lambda first, *old: self.body.block(first, whole, self.stride, None, old)
+                begin, end, self.stride, self._neutral(), lambda first, *old: self.body.block(first, bound, self.stride, None, old)
             )
         return self._totals(values, initial)
 
     def unmasked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Build a loop over whole vectors, then one over what is left."""
+        """Build a loop over full vectors, then one over the remaining iterations."""
         b, first, last = self.b, self.b.cast(begin, i64), self.b.cast(end, i64)
         zero = b.const(0, i64)
         steps = b.emit(ops.max_, b.emit(ops.and_, b.emit(ops.sub, last, first), b.const(-self.loop.lanes, i64)), zero)
@@ -205,7 +208,7 @@ class _Loop:
         return self._blocks(begin, end, b.const(GUARD_STRIP, i64), self._neutral(), strip)
 
     def _list(self, guard: Uniformity, listed: SharedRef, begin: Op, end: Op) -> Op:
-        """List the iterations from ``begin`` up to ``end`` that pass ``guard``; returns how many."""
+        """List the iterations from ``begin`` up to ``end`` that pass ``guard``. Return their number."""
         b, body = self.b, _Body(self.b, self.loop, guard)
         lanes = b.const(self.loop.lanes, i64)
 

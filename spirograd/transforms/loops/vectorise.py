@@ -1,10 +1,10 @@
-"""Make vectors of loops over chunks: as iterations in lockstep, or leave them to LLVM, or say that vectors do not pay."""
+"""Vectorisation of loops over chunks: they become vector loops, or are left to LLVM, or are marked as scalar."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, lockstep, prefers_scalar_iterations
+from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, prefers_scalar_iterations, vector_plan
 from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base.dtypes import i64
 from spirograd.base.records import replace
@@ -22,8 +22,8 @@ from spirograd.transforms.simplification.dce import dce
 def vectorise(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Replace loops over chunks by vector loops where `analysis.loop_costs` decides so; set ``vectorise`` of the others.
 
-    In lockstep each iteration has a thread slot of its own. Where its vectors begin at multiples of their lanes, the pool hands out whole
-    vectors: the bounds of a chunk are numbers of vectors then.
+    In a vector loop each iteration has a thread slot of its own. If its vectors begin at multiples of their lanes, the pool assigns
+    complete vectors: the bounds of a chunk are numbers of vectors then.
     """
     rewriter = _Vectorise(kernel, ctx)
     new = rewriter.kernel(kernel)
@@ -36,7 +36,7 @@ class _Vectorise(ChunkLoopRewriter):
         self.ctx = ctx
         self.functions = kernel.functions
         self.chunks = ChunkAttr(0)
-        self.results: dict[Op, Sequence[Op]] = {}  # of loops that were vectorised
+        self.results: dict[Op, Sequence[Op]] = {}  # results of loops that were vectorised
         self.handlers[ops.result] = self._result
 
     def chunk_task(self, op: Op) -> Op:
@@ -51,7 +51,7 @@ class _Vectorise(ChunkLoopRewriter):
         op = loop.loop
         if not op.attr.independent:
             return self.keep(op)
-        plan = lockstep(loop, self.ctx.options, has_masks(self.ctx.caps))
+        plan = vector_plan(loop, self.ctx.options, has_masks(self.ctx.caps))
         if plan is not None:
             self._vectorise(loop, plan)
             return None
@@ -75,7 +75,7 @@ class _Vectorise(ChunkLoopRewriter):
 
 
 def _in_units(body: Region, unit: int) -> Region:
-    """``body`` for bounds that count units of iterations."""
+    """Return ``body`` for bounds that count units of iterations."""
     rewriter = Rewriter()
     params = rewriter.b.begin(i64, i64)
     size = rewriter.b.const(unit, i64)

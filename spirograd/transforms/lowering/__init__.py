@@ -1,1 +1,1 @@
-"""Passes from kernel IR to what code generators take: memory, arguments, operations that a device lacks."""
+"""Passes from kernel IR to the input of code generators: they lower memory, arguments, and operations that a device lacks."""

@@ -1,7 +1,7 @@
-"""Sums of digits of one number, put together again: ``(n / 8 % 8) * 8 + n % 8`` is ``n % 64``.
+"""Recombination of digits of one number: ``(n / 8 % 8) * 8 + n % 8`` is ``n % 64``.
 
-A loop over a field computes indices from its counter, by division, and an access computes an address from the indices. Where memory is
-walked in order, the address is the counter again.
+A loop over a field computes indices from its counter, by division, and an access computes an address from the indices. If the loop visits
+memory in order, the address is the counter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from spirograd.ir.nodes import Op
 
 
 class Digit(NamedTuple):
-    """``(base / div % mod) * scale``, mod 0: no modulo. Divisions round to 0, so that all of this holds for negative numbers, too."""
+    """A digit ``(base / div % mod) * scale``; mod 0 means no modulo. Divisions round to 0, so that all of this also holds for negative
+    numbers."""
 
     base: Op
     div: int
@@ -22,38 +23,38 @@ class Digit(NamedTuple):
     scale: int
 
     def over(self, n: int) -> Digit | None:
-        """Divided by ``n``, before it is scaled; None if that is no digit."""
+        """Return the digit divided by ``n``, before scaling, or None if the result is not a digit."""
         if self.mod % n:
             return None
         return self._replace(div=self.div * n, mod=self.mod // n)
 
     def modulo(self, n: int) -> Digit | None:
-        """Modulo ``n``, before it is scaled; None if that is no digit."""
+        """Return the digit modulo ``n``, before scaling, or None if the result is not a digit."""
         if self.mod % n and n % self.mod:
             return None
         return self._replace(mod=min(self.mod, n) or n)
 
 
 def digit_of(value: Op) -> Digit:
-    """``value`` as a digit of the number that it was computed from."""
+    """Return ``value`` as a digit of the number that it was computed from."""
     if value.code in (ops.idiv, ops.irem) and value.args[1].code is ops.const and int(value.args[1].attr) > 0:
         n = int(value.args[1].attr)
         inner = digit_of(value.args[0])
-        found = inner.over(n) if value.code is ops.idiv else inner.modulo(n)
-        if found is not None:
-            return found
+        digit = inner.over(n) if value.code is ops.idiv else inner.modulo(n)
+        if digit is not None:
+            return digit
     return Digit(value, 1, 0, 1)
 
 
 def offset_of(value: Op) -> tuple[Op, int]:
-    """``value`` as a sum of a value and a constant."""
+    """Return ``value`` as a sum of a value and a constant."""
     if value.code is ops.add and value.args[1].code is ops.const:
         return value.args[0], int(value.args[1].attr)
     return value, 0
 
 
 def joined(digits: Sequence[Digit]) -> list[Digit]:
-    """As few digits with the same sum."""
+    """Return the fewest digits with the same sum."""
     left = list(digits)
     for low in sorted(digits, key=lambda d: -d.scale):
         if low not in left or low.mod < 2:

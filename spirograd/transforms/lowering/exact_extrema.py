@@ -1,4 +1,4 @@
-"""Keeps float extrema reproducible: the gradient computes them again, and must find exactly the value that the primal stored."""
+"""Reproducible float extrema: the gradient recomputes them, and must find exactly the value that the primal stored."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _KINDS = frozenset(("min", "max"))
 def exact_extrema(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Mark arithmetic as "exact" (never fused) in each outermost operation with an atomic minimum or maximum of floats in outer memory.
 
-    Else the kernel and its gradient, compiled apart, could fuse other operations, and no iteration of the gradient would find its value to
-    be the extremum.
+    Otherwise the kernel and its gradient, compiled apart, could fuse different operations, and no iteration of the gradient would recognise
+    its value as the extremum.
     """
     if ops.atomic not in kernel.codes or not any(_is_extremum(op) for op in kernel.walk()):
         return kernel
     kernel = inline_calls(kernel, ctx)
     loops = [op for op in kernel.body.ops if op.regions and any(_is_extremum(inner) for r in op.regions for inner in r.walk())]
-    # Code at the top may feed any of them.
+    # Code at the top may contribute to any of them.
     top = {op for op in kernel.body.ops if not op.regions}
     return exact(kernel, top | {x for loop in loops for r in loop.regions for x in r.walk()})
 
 
 def exact(kernel: Kernel, marked: Collection[Op]) -> Kernel:
-    """``kernel`` with the float arithmetic among ``marked`` never fused."""
+    """Return ``kernel`` with the float arithmetic among ``marked`` never fused."""
     return _Exact(marked).kernel(kernel)
 
 
 def is_rounded(op: Op) -> bool:
-    """Whether ``op`` is float arithmetic that a compiler may fuse with other arithmetic."""
+    """Return whether ``op`` is float arithmetic that a compiler may fuse with other arithmetic."""
     return op.code in _ROUNDED and isinstance(op.type, DType) and op.type.is_float
 
 

@@ -1,4 +1,4 @@
-"""The bodies of grouped tasks, in pieces between the places where the threads of a group meet."""
+"""The bodies of grouped tasks, in pieces between the points where the threads of a group meet."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 
-# Emitted for the whole group as in branches and loops that invocations run on their own.
+# Emitted for the entire group as in branches and loops that invocations run on their own.
 _AS_IN_BRANCHES = ops.TILES | {ops.workgroup_barrier}
 
 
 class GroupBody(Rewriter):
-    """Walks the operations at group level. ``pending``: those that each thread runs on its own since the last place where they met.
+    """A walk over the operations at group level. ``pending``: the operations since the last meeting point, which each thread runs on its
+    own.
 
-    A subclass says how a piece runs (`flush`), and what happens where threads meet (`meet`).
+    A subclass defines how a piece runs (`flush`), and what happens where threads meet (`meet`).
     """
 
     def __init__(self, b: Builder, values: GroupValues) -> None:
@@ -33,7 +34,7 @@ class GroupBody(Rewriter):
         self.handlers = dict.fromkeys((ops.irem, ops.floormod, ops.and_), self._remainder)
 
     def _remainder(self, op: Op) -> Op:
-        """The number of the thread in its group needs no division."""
+        """Return the number of the thread in its group, which needs no division."""
         assert isinstance(op.type, DType)
         return self.b.cast(self.thread_number(), op.type) if self.values.numbers_threads(op) else self.copy(op)
 
@@ -42,7 +43,7 @@ class GroupBody(Rewriter):
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Emit what is pending."""
+        """Emit the pending operations."""
         raise NotImplementedError
 
     def meet(self, op: Op) -> None:
@@ -54,12 +55,12 @@ class GroupBody(Rewriter):
         for op in region.ops[:-1]:
             self.b.at(op)
             if op.code is ops.result and (op in self.env or op.args[0].regions):
-                continue  # stood for with its operation
+                continue  # handled with its operation
             if op in self.values.shared:
                 if op.code.effect != "pure":
                     self.flush()  # it reads memory
                 self.visit(op)
-                self.env.setdefault(op, op)  # without operands that change, it stands for itself
+                self.env.setdefault(op, op)  # without operands that change, it is its own replacement
                 for result in self.values.results.get(op, ()):
                     self.visit(result)
             elif self.values.at_group_level(op):
@@ -71,16 +72,16 @@ class GroupBody(Rewriter):
         self.flush()
 
     def left(self, done: Sequence[Op]) -> list[Op]:
-        """The values of ``done`` that are used elsewhere."""
+        """Return the values of ``done`` that are used elsewhere."""
         inside = set(done)
         users = self.values.users
         return [op for op in done if isinstance(op.type, (DType, Vec)) and not inside.issuperset(users.get(op, ()))]
 
 
 class MaskedBody(GroupBody):
-    """The body of a GPU's invocation, in a group some of whose invocations may have no iteration (``active``: whether this one has; None:
-    all have). Those take part where threads meet, and do nothing else. Conditions of the group that are not known to be the same in all
-    threads are those of the first, which makes sure that all go the same way."""
+    """The body of a GPU's invocation in a group in which some invocations may have no iteration. ``active``: whether this one has an
+    iteration; None: all have. Inactive ones take part where threads meet, and do nothing else. Conditions of the group that are not known
+    to be the same in all threads are taken from the first, so that all take the same branch."""
 
     def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, active: Op | None) -> None:
         super().__init__(b, values)
@@ -129,7 +130,7 @@ class MaskedBody(GroupBody):
             self._while(op)
 
     def _barrier_in_branch(self, op: Op) -> Op:
-        """Among what each invocation runs on its own."""
+        """Emit a barrier of a subgroup among the operations that each invocation runs on its own."""
         if self.caps.target.naga:
             raise SpirogradUnsupportedError(
                 "this target has no barriers of subgroups in branches and loops whose condition differs between the threads of a group",
@@ -153,7 +154,7 @@ class MaskedBody(GroupBody):
         self._stood_for(op, self.b.if_(condition, then, orelse))
 
     def _divergent_if(self, op: Op) -> None:
-        """Both branches, each by the invocations that take it. The others take part in its barriers, see `check_divergence`."""
+        """Emit both branches, each for the invocations that take it. The others take part in its barriers, see `check_divergence`."""
         b, outer, takes = self.b, self.active, self.value(op.args[0])
         ends = []
         for region, mine in zip(op.regions, (takes, b.emit(ops.not_, takes))):
@@ -198,7 +199,7 @@ class MaskedBody(GroupBody):
         return self.memory.setdefault((use, t), SharedRef(f"{use}_{t.name}", t, length))
 
     def _of_group(self, value: Op, op: Op) -> Op:
-        """``value`` in the first thread of the group, which has an iteration."""
+        """Return ``value`` in the first thread of the group, which has an iteration."""
         if value in self.values.shared:
             return self.value(value)
         b = self.b
@@ -213,19 +214,19 @@ class MaskedBody(GroupBody):
         b.begin()
         b.if_(first, then, b.end())
         self._barrier()
-        found = b.load(place, zero)
+        first_value = b.load(place, zero)
         self._barrier()
-        return b.emit(ops.ne, found, zero) if t is u1 else found
+        return b.emit(ops.ne, first_value, zero) if t is u1 else first_value
 
     def _vote(self, op: Op) -> None:
-        """Invocations without an iteration have no vote."""
+        """Emit a vote, in which invocations without an iteration do not count."""
         b, (holds,) = self.b, self.args(op)
         if self.active is not None:
             holds = b.emit(ops.and_, self.active, holds)
         self.env[op] = b.emit(op.code, holds, type=op.type)
 
     def _combine(self, op: Op) -> None:
-        """Invocations without an iteration change nothing."""
+        """Emit a reduction or scan, to which invocations without an iteration contribute the identity."""
         b, t, (value,) = self.b, op.type, self.args(op)
         assert isinstance(t, DType)
         if self.active is not None:
@@ -233,7 +234,7 @@ class MaskedBody(GroupBody):
         self.env[op] = b.emit(op.code, value, attr=op.attr, type=t)
 
     def _read(self, op: Op) -> None:
-        """By the instruction of the device, or through shared memory."""
+        """Emit a read of another lane, by the instruction of the device or through shared memory."""
         b, t = self.b, op.type
         assert isinstance(t, DType)
         value, lane = self.args(op)
@@ -249,7 +250,8 @@ class MaskedBody(GroupBody):
     # --- tiles: groups of one whole subgroup ------------------------------------------------------------------------------------
 
     def _tile_entries(self, op: Op) -> Op:
-        """Rows go through shared memory, from which invocations take the entries that the instruction wants of them."""
+        """Return the entries of a tile. Rows go through shared memory, from which invocations load the entries that the instruction
+        requires."""
         n, t = len(op.args), op.args[0].type
         ref = self._shared_rows(n, t)
         self._lay_row(ref, self.args(op))
@@ -270,22 +272,22 @@ class MaskedBody(GroupBody):
         return self.b.emit(ops.matrix_product, *self.args(op), attr=attr, type=op.type)
 
     def _instruction(self, t: Type, use: str) -> str:
-        """The name of the device's product whose total, or whose factors, have type ``t``."""
+        """Return the name of the device's product whose total, or whose factors, have type ``t``."""
         return next(name for name in self.caps.matrix_shapes if SHAPES[name].element(use) is t)
 
     def _between_barriers(self, code: ops.OpCode, args: Sequence[Op], attr: object, t: Type) -> Op:
         b = self.b
         b.emit(ops.subgroup_barrier, type=VOID)
-        found = b.emit(code, *args, attr=attr, type=t)
+        result = b.emit(code, *args, attr=attr, type=t)
         b.emit(ops.subgroup_barrier, type=VOID)
-        return found
+        return result
 
     def _shared_rows(self, n: int, t: Type) -> SharedRef:
         assert isinstance(t, DType)
         return self._shared(f"tile{n}", t, n * row_stride(n, t))
 
     def _first_of_row(self, n: int, t: DType) -> Op:
-        """Where the row of this thread begins in shared memory; of threads beyond, that of some row."""
+        """Return the index in shared memory where the row of this thread begins; for threads without one, that of another row."""
         b, row = self.b, self.thread_number()
         if n < self.size:
             row = b.emit(ops.and_, row, b.const(n - 1))
@@ -305,7 +307,7 @@ class MaskedBody(GroupBody):
             b.if_(has_row, stores, b.end())
 
     def _in_rows(self, n: int, row: Op) -> Op:
-        """``row`` in threads that have one, zeros in others."""
+        """Return ``row`` in threads that have one, zeros in others."""
         b, t = self.b, row.type
         has_row = self._has_row(n)
         assert isinstance(t, Vec)
@@ -317,15 +319,15 @@ class MaskedBody(GroupBody):
 
 
 def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:
-    """The number in the group of ``lane`` of the subgroup of thread ``local``, below ``count`` in any case."""
+    """Return the number in the group of ``lane`` of the subgroup of thread ``local``, always below ``count``."""
     first = b.emit(ops.and_, local, b.const(-lanes))
     inside = b.emit(ops.and_, lane, b.const(lanes - 1))
     return b.emit(ops.min_, b.emit(ops.add, first, inside), b.emit(ops.sub, count, b.const(1)))
 
 
 def check_divergence(values: GroupValues) -> None:
-    """SpirogradUnsupportedError for a subgroup operation in a loop that threads may leave one by one, or in a branch that only some take
-    (unless threads only wait in it): on GPUs where the compiler forms the subgroups."""
+    """Raise SpirogradUnsupportedError for a subgroup operation in a loop that threads may leave one by one, or in a branch that only some
+    take (unless threads only wait in it), on GPUs where the compiler forms the subgroups."""
     for op in sorted(values.divergent, key=lambda op: op.loc.line if op.loc else 0):
         if not (op.code is ops.if_ and _only_waits(op, values)):
             what = "a branch" if op.code is ops.if_ else "a loop"
@@ -337,8 +339,8 @@ def check_divergence(values: GroupValues) -> None:
 
 
 def _only_waits(branch: Op, values: GroupValues) -> bool:
-    """Whether threads meet in ``branch`` only at barriers of subgroups, and nothing in it that accesses memory is done for the whole group:
-    all threads would do so, those too that do not take it."""
+    """Return whether threads meet in ``branch`` only at barriers of subgroups, and no memory access in it is done for the entire group: all
+    threads would do it, also those that do not take the branch."""
     inside = [op for region in branch.regions for op in region.walk()]
     return all(
         (not meets(op) or bool(op.regions) or op.code is ops.subgroup_barrier) and (op not in values.shared or op.code.effect == "pure")

@@ -1,9 +1,10 @@
-"""Grouped tasks on CPUs: an iteration of the task is a group, whose threads are the iterations of loops between the places where they meet.
+"""Fission of grouped tasks on CPUs: an iteration of the task is a group, whose threads are the iterations of loops between the points where
+they meet.
 
-A value that is used beyond such a place is kept in an array with an element for each thread, unless it is cheap to compute again. Loops and
-branches in which all threads meet are run once for the group; of a condition that is not known to be the same in all threads the first
-thread's counts. In branches and loops in which only subgroups meet, a mask says which threads take part: a branch is run if any thread
-takes it, and iteration k of a loop by all threads that have one, so that threads meet as on the interpreter.
+A value that is used beyond such a point is kept in an array with an element for each thread, unless it is cheap to recompute. Loops and
+branches in which all threads meet run once for the group; a condition that is not known to be the same in all threads is taken from the
+first thread. In branches and loops in which only subgroups meet, a mask says which threads take part: a branch runs if any thread takes it,
+and iteration k of a loop runs for all threads that have one, so that threads meet as in the interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.group_bodies import GroupBody, lane_of_group
 from spirograd.transforms.pass_context import PassContext
 
-# Operations that are worth as much as a load and a store of a value.
+# Operations that cost as much as a load and a store of a value.
 _CHEAP = 6
 
 
@@ -31,7 +32,7 @@ def fission_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def divergence_sites(kernel: Kernel, ctx: PassContext) -> tuple[FaultSite, ...]:
-    """What `fission_groups` checks while the kernel runs, with the checks of indices."""
+    """Return the sites that `fission_groups` checks while the kernel runs, with the checks of indices."""
     if ctx.caps.target.invocations or not ctx.options.check_bounds:
         return ()
     tasks = [op for op in kernel.body.ops if op.code is ops.task and op.attr.grouped]
@@ -59,8 +60,8 @@ class _FissionGroups(Rewriter):
         t = begin.type
         assert isinstance(t, DType)
         one, last = b.const(1, t), b.emit(ops.sub, end, begin)
-        whole = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, last, one), b.const(size, t)), one)
-        groups = b.emit(ops.select, b.emit(ops.lt, begin, end), whole, b.const(0, t))
+        full_groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, last, one), b.const(size, t)), one)
+        groups = b.emit(ops.select, b.emit(ops.lt, begin, end), full_groups, b.const(0, t))
         new_bounds = b.end([b.const(0, t), groups])
         (number,) = b.begin(t)
         self.env = {}
@@ -75,24 +76,24 @@ class _FissionGroups(Rewriter):
 
 
 class FissionedBody(GroupBody):
-    """The body of a group. ``first``: the index of its first thread; ``count``: how many threads it has."""
+    """The body of a group. ``first``: the index of its first thread; ``count``: the number of its threads."""
 
     def __init__(self, b: Builder, values: GroupValues, lanes: int, size: int, first: Op, count: Op, checks: bool) -> None:
         super().__init__(b, values)
         self.checks = checks
         self.handlers |= {ops.subgroup_read: self._read, ops.subgroup_ballot: self._ballot, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
-        self.env[values.index] = first  # of which values of the group are computed that are the same for the index of each thread
+        self.env[values.index] = first  # values of the group that are the same for the index of each thread are computed from it
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
-        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # what subgroups read, by the operation; votes: a word for each subgroup
+        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # arrays that subgroups read, by the operation; votes: a word for each subgroup
         self.arrays = 0
-        self.mask: SharedRef | None = None  # which threads take part; None: all
+        self.mask: SharedRef | None = None  # the threads that take part; None: all
         self.thread: Op | None = None  # the number of the thread, inside of a loop over threads
 
     # --- loops over threads --------------------------------------------------------------------------------------------------
 
     def _each_thread(self, masked: bool = True) -> Iterator[None]:
-        """Emits a loop over the threads that take part; what is emitted meanwhile is its body."""
+        """Emit a loop over the threads that take part; operations emitted meanwhile are its body."""
         b, outer = self.b, self.env
         zero = b.const(0)
         (self.thread,) = b.begin(i32)
@@ -124,7 +125,7 @@ class FissionedBody(GroupBody):
             for op in done:
                 self._fetch_operands(op)
                 self.visit(op)
-                self.env.setdefault(op, op)  # without operands, it stands for itself
+                self.env.setdefault(op, op)  # without operands, it is its own replacement
                 if op in self.kept:
                     self._keep(self.kept[op], self.value(op))
 
@@ -133,7 +134,7 @@ class FissionedBody(GroupBody):
             self._fetch(value)
 
     def _fetch(self, value: Op) -> Op:
-        """A value of the thread whose loop is being emitted."""
+        """Return a value of the thread whose loop is being emitted."""
         if value in self.env:
             return self.env[value]
         if value in self.kept:
@@ -152,7 +153,7 @@ class FissionedBody(GroupBody):
         return self.thread
 
     def _is_cheap(self, value: Op, budget: int = _CHEAP) -> bool:
-        """Whether a value is better computed again, from the index and values of the group."""
+        """Return whether a value should be recomputed from the index and values of the group."""
         return self._cost(value) <= budget
 
     def _cost(self, value: Op) -> int:
@@ -192,7 +193,8 @@ class FissionedBody(GroupBody):
         return b.emit(ops.ne, value, b.const(0, u8)) if t is u1 else value
 
     def _arrays(self, value: Op) -> tuple[SharedRef, ...]:
-        """The arrays of a value; of one that has none, arrays that hold it here, but perhaps not on other ways through the body."""
+        """Return the arrays of a value. A value without arrays gets some that hold it here, but perhaps not on other paths through the
+        body."""
         if value in self.kept:
             return self.kept[value]
         arrays = self._new_arrays(value.type)
@@ -201,7 +203,7 @@ class FissionedBody(GroupBody):
         return arrays
 
     def _move(self, pairs: Sequence[tuple[tuple[SharedRef, ...], Op]]) -> None:
-        """Set arrays to values, all of which are read before any is set."""
+        """Set arrays to values, all of which are read before any array is set."""
         if pairs:
             for _ in self._each_thread():
                 values = [self._fetch(value) for _, value in pairs]
@@ -235,7 +237,7 @@ class FissionedBody(GroupBody):
         return self._held(self.read[op], value.type, source)
 
     def _votes(self, holds: Op) -> SharedRef:
-        """A word for each subgroup, with a bit for each thread that takes part: whether ``holds``."""
+        """Return a word for each subgroup, with a bit for each thread that takes part: whether ``holds``."""
         b = self.b
         self.arrays += 1
         words = SharedRef(f"votes{self.arrays}", u32, -(-self.size // self.lanes))
@@ -257,14 +259,14 @@ class FissionedBody(GroupBody):
         return self.b.load(self.read[op][0], self._subgroup())
 
     def _atomic(self, op: Op) -> Op:
-        """The threads of a group take turns: shared memory needs no atomics."""
+        """Return the result of an atomic. The threads of a group take turns, so shared memory needs no atomics."""
         kind, ref = op.attr
         if not isinstance(ref, SharedRef):
             return self.copy(op)
         return self.b.update(kind, ref, *self.args(op))
 
     def _of_group(self, value: Op, op: Op) -> Op:
-        """``value``, on which the control operation ``op`` depends, in the first thread."""
+        """Return ``value``, on which the control operation ``op`` depends, in the first thread."""
         if value in self.values.shared:
             return self.value(value)
         if self.checks:
@@ -276,7 +278,7 @@ class FissionedBody(GroupBody):
         return self._held(self._arrays(value), value.type, self.b.const(0))
 
     def _results(self, op: Op) -> tuple[list[Op], dict[int, tuple[SharedRef, ...]]]:
-        """The results of a control operation that are values of the group, and arrays for the others, by number."""
+        """Return the results of a control operation that are values of the group, and arrays for the others, by number."""
         results = self.values.results.get(op, [])
         own = {r.attr: self._new_arrays(r.type) for r in results if r not in self.values.shared}
         self.kept.update({r: own[r.attr] for r in results if r.attr in own})
@@ -297,13 +299,13 @@ class FissionedBody(GroupBody):
         self.env.update(zip(common, b.if_(condition, *regions)))
 
     def _divergent_if(self, op: Op) -> None:
-        """Both branches, each with a mask."""
+        """Emit both branches, each with a mask."""
         _, own = self._results(op)
         b, outer = self.b, self.mask
         conditions = (lambda: self._fetch(op.args[0]), lambda: b.emit(ops.not_, self._fetch(op.args[0])))
         for takes, region in zip(conditions, op.regions):
             if len(region.ops) == 1 and not own:
-                continue  # nothing happens in it
+                continue  # the branch is empty
             mask = self._taking_part(takes)
             some = self._any(mask)
             b.begin()
@@ -315,7 +317,7 @@ class FissionedBody(GroupBody):
             b.if_(some, then, b.end())
 
     def _taking_part(self, holds: Callable[[], Op]) -> SharedRef:
-        """A mask of those threads that take part here for which ``holds``, which is emitted in a loop over them, is true."""
+        """Return a mask of the threads that take part here and for which ``holds`` is true. It is emitted in a loop over them."""
         b, (mask,) = self.b, self._new_arrays(u1)
         if self.mask is not None:
             for _ in self._each_thread(masked=False):
@@ -325,15 +327,15 @@ class FissionedBody(GroupBody):
         return mask
 
     def _any(self, mask: SharedRef) -> Op:
-        """Whether a mask has a thread."""
+        """Return whether a mask contains a thread."""
         b = self.b
         zero, none = b.const(0), b.const(0, u8)
-        thread, found = b.begin(i32, u8)
-        (total,) = b.for_(zero, self.count, (none,), b.end([b.emit(ops.or_, found, b.load(mask, thread))]))
+        thread, any_bit = b.begin(i32, u8)
+        (total,) = b.for_(zero, self.count, (none,), b.end([b.emit(ops.or_, any_bit, b.load(mask, thread))]))
         return b.emit(ops.ne, total, none)
 
     def _carried(self, op: Op, fixed: int) -> tuple[list[int], dict[int, tuple[SharedRef, ...]]]:
-        """The loop-carried values of the group, by number, and arrays for the others; both have their initial values."""
+        """Return the loop-carried values of the group, by number, and arrays for the others; both have their initial values."""
         initial = op.args[fixed:]
         count = len(initial)
         params = [region.params[len(region.params) - count :] for region in op.regions]
@@ -348,7 +350,7 @@ class FissionedBody(GroupBody):
         return common, own
 
     def _enter(self, region: Region, common: Sequence[int], count: int) -> None:
-        """Open a region whose parameters are those that are values of the group."""
+        """Open a region whose parameters are the values of the group."""
         fixed = len(region.params) - count
         kept = [*region.params[:fixed], *[region.params[fixed + k] for k in common]]
         self.env.update(zip(kept, self.b.begin(*[p.type for p in kept], names=[p.attr for p in kept])))
@@ -381,7 +383,7 @@ class FissionedBody(GroupBody):
         self._finished(op, common, self.b.while_(initial, tested, repeated))
 
     def _divergent_for(self, op: Op) -> None:
-        """Iteration k of each thread that has one, for k from 0 on. Each thread has an index and a mask."""
+        """Emit iteration k of each thread that has one, for k from 0 on. Each thread has an index and a mask."""
         b, outer, (region,) = self.b, self.mask, op.regions
         _, own = self._carried(op, 2)
         t = region.params[0].type
@@ -410,7 +412,7 @@ class FissionedBody(GroupBody):
         b.while_((), tested, b.end())
 
     def _divergent_while(self, op: Op) -> None:
-        """The condition and the body by the threads that have not left the loop."""
+        """Emit the condition and the body for the threads that have not left the loop."""
         b, outer, (condition, body) = self.b, self.mask, op.regions
         _, own = self._carried(op, 0)
         mask = self._taking_part(lambda: b.const(True, u1))

@@ -48,7 +48,7 @@ _INDEX_LIMIT = 2**31
 
 
 def entry_type(t: DType) -> DType:
-    """The type of a scalar argument's entry in the block: nothing is narrower than 32 bits, so that no device needs small types for it."""
+    """Return the type of a scalar argument's entry in the block: at least 32 bits, so that no device needs small types for it."""
     if t is f16:
         return f32
     if t.size >= 4:
@@ -57,37 +57,37 @@ def entry_type(t: DType) -> DType:
 
 
 def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
-    """The argument block of a kernel at kernel level, with an entry for all that it uses and nothing else.
+    """Return the argument block of a kernel at kernel level, with exactly the entries that it uses.
 
     Order: addresses (trees, arrays, temporaries, adstacks, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries
-    (scalars, extents, bases and pitches of adstacks, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their
-    slot says to what. The size is a multiple of 8.
+    (scalars, extents, bases and pitches of adstacks, seed, launch number). Narrower scalars are widened (`entry_type`), to the ``dtype`` of
+    their slot. The size is a multiple of 8.
     """
-    found: set[Slot] = set()
+    slots: set[Slot] = set()
     for op in kernel.having(_TAKING):
-        found.update(_slots_of(op, kernel))
+        slots.update(_slots_of(op, kernel))
     for _, ref in kernel.accesses:
-        found.update(_slots_of_memory(ref))
+        slots.update(_slots_of_memory(ref))
     adstacks = adstacks_of(kernel)
     if adstacks:
-        found.add(Slot("adstacks"))
-        found |= {Slot(kind, k, dtype=i32) for k in range(len(adstacks)) for kind in ADDRESSING}
+        slots.add(Slot("adstacks"))
+        slots |= {Slot(kind, k, dtype=i32) for k in range(len(adstacks)) for kind in ADDRESSING}
     if is_placed(kernel):
-        found = {s for s in found if s.kind not in PLACED}
+        slots = {s for s in slots if s.kind not in PLACED}
     if kernel.returns:
-        found.add(Slot("temps"))
+        slots.add(Slot("temps"))
     if needs_locks(kernel, ctx.caps):
-        found.add(Slot("locks"))
+        slots.add(Slot("locks"))
     if unfinished_sites(kernel, ctx.caps):
-        found |= {Slot("fault"), Slot("launch", dtype=u32)}
-    if ctx.caps.target.interpreted:  # its adstacks grow as they are written
-        found = {s for s in found if s.kind not in set(AdstackWord)}
+        slots |= {Slot("fault"), Slot("launch", dtype=u32)}
+    if ctx.caps.target.interpreted:  # adstacks of the interpreter grow as they are written
+        slots = {s for s in slots if s.kind not in set(AdstackWord)}
     if ctx.caps.target.checks_accesses:
-        found |= {Slot("fault"), Slot("launch", dtype=u32)}
-        arrays = {s.index for s in found if s.kind == "array"}
-        found |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
-    buffers = sorted((s for s in found if s.is_buffer), key=_order)
-    scalars = [s for s in found if not s.is_buffer]
+        slots |= {Slot("fault"), Slot("launch", dtype=u32)}
+        arrays = {s.index for s in slots if s.kind == "array"}
+        slots |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
+    buffers = sorted((s for s in slots if s.is_buffer), key=_order)
+    scalars = [s for s in slots if not s.is_buffer]
     scalars.sort(key=lambda s: (-_entry_size(s), _order(s)))
     placed: list[Slot] = []
     fmt, offset = "<", 0
@@ -125,7 +125,7 @@ _TAKING = frozenset((ops.arg, ops.shape, ops.address, ops.seed, ops.adstack_word
 
 
 def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
-    """The entries (without offsets) that lowering ``op``, of `_TAKING`, takes."""
+    """Return the entries (without offsets) that lowering ``op``, of `_TAKING`, uses."""
     if op.code is ops.arg:
         return [_scalar_slot(kernel, op.attr)]
     if op.code is ops.shape:
@@ -143,7 +143,7 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
 
 
 def _slots_of_memory(ref: Ref) -> list[Slot]:
-    """The entries (without offsets) that an access to ``ref`` takes."""
+    """Return the entries (without offsets) that an access to ``ref`` uses."""
     if isinstance(ref, FieldRef):
         return [Slot("tree", ref.tree)]
     if isinstance(ref, ArrayRef):
@@ -153,7 +153,7 @@ def _slots_of_memory(ref: Ref) -> list[Slot]:
 
 
 def _address_slot(op: Op) -> Slot:
-    """The entry that an `address` is."""
+    """Return the entry for an `address`."""
     return Slot("tree", op.attr[1]) if op.attr[0] == "tree" else Slot("array", op.attr[0], role=op.attr[1])
 
 
@@ -167,14 +167,14 @@ def _scalar_slot(kernel: Kernel, index: int) -> Slot:
 
 
 def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Device-level memory and arguments; `check` and `print` are left to `diagnostics`."""
+    """Lower memory and arguments to device level. `check` and `print` are left to `diagnostics`."""
     block = ctx.block if ctx.block is not None else arg_block(kernel, ctx)
     return _Layout(kernel, block, slots_together=ctx.caps.target.slots_by_thread).kernel(kernel)
 
 
 class _Layout(Rewriter):
-    """``slots_together``: a thread slot lies in one piece; else the elements of all alternate, so that neighbouring invocations touch
-    neighbouring words."""
+    """The rewriter of the pass. ``slots_together``: a thread slot is contiguous; else the elements of all are interleaved, so that
+    neighbouring invocations access neighbouring words."""
 
     def __init__(self, kernel: Kernel, block: ArgBlock, slots_together: bool) -> None:
         super().__init__()
@@ -183,13 +183,13 @@ class _Layout(Rewriter):
         self.adstacks = {ref: (k, info) for k, (ref, info) in enumerate(adstacks_of(kernel).items())}
         self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
-        self.words: dict[tuple[AdstackWord, int], Op] = {}  # of adstacks, as the current task has loaded them
+        self.words: dict[tuple[AdstackWord, int], Op] = {}  # words of adstacks that the current task has loaded
         self.claimed: dict[int, Op] = {}  # guard -> the thread slot that the iteration has claimed behind it
         self.offsets, _ = temp_offsets(kernel)
-        # By the slot without its offset, which is how `_slots_of` names it.
+        # by the slot without its offset, the key of `_slots_of`
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
         self.buffers: dict[int, BufferRef] = {}
-        self.accesses = called_accesses(kernel)  # passes may have removed some of what calls say, which has no entry in the block then
+        self.accesses = called_accesses(kernel)  # calls may state accesses that passes have removed, which have no entry
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
@@ -250,8 +250,8 @@ class _Layout(Rewriter):
         return self.b.append(Op(op.code, op.type, self.args(op), MemoryCall(name, tuple(accesses)), (), op.loc, op.primal))
 
     def _claim(self, op: Op) -> Op:
-        """The thread slot of the adstacks behind a guard. A claim beyond the last one gives the last, or the first if there is none: the
-        check that `place_adstacks` puts behind the claim reports it."""
+        """Return the thread slot of the adstacks behind a guard. A claim beyond the last one gives the last, or the first if there is none:
+        the check that `place_adstacks` emits behind the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
@@ -262,7 +262,7 @@ class _Layout(Rewriter):
     # --- values in memory --------------------------------------------------------------------------------------------------
 
     def _pack(self, value: Op) -> Op:
-        """A value as it lies in memory: u1 as a byte."""
+        """Return a value as it lies in memory: u1 as a byte."""
         return self.b.cast(value, storage(u1)) if value.type is u1 else value
 
     def _unpack(self, value: Op, op: Op) -> Op:
@@ -271,7 +271,7 @@ class _Layout(Rewriter):
         return self.b.emit(ops.ne, value, self.b.const(0, storage(u1)))
 
     def _place(self, op: Op, indices: Sequence[Op]) -> tuple[BufferRef, Op]:
-        """The buffer and the element index of an access."""
+        """Return the buffer and the element index of an access."""
         ref = ref_of(op)
         buffer = self._buffer_of(ref)
         if isinstance(ref, FieldRef):
@@ -292,12 +292,12 @@ class _Layout(Rewriter):
         return self._buffer(ref, Slot("adstacks" if isinstance(ref, AdstackRef) else "temps"))
 
     def _buffer(self, ref: FieldRef | ArrayRef | TempRef | AdstackRef, key: Slot) -> BufferRef:
-        found = self.buffers.get(id(ref))
-        if found is None:
+        buffer = self.buffers.get(id(ref))
+        if buffer is None:
             role = "primal" if isinstance(ref, (TempRef, AdstackRef)) else ref.role
             name = ref.name if role == "primal" else f"{ref.name}.{role}"
-            found = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype))
-        return found
+            buffer = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype))
+        return buffer
 
     # --- addresses ---------------------------------------------------------------------------------------------------------
 
@@ -315,16 +315,16 @@ class _Layout(Rewriter):
         return self._add(total, offset)
 
     def _in_order(self, layout: Layout, indices: Sequence[Op], t: DType, size: int) -> Op | None:
-        """The element that the terms of a layout lead to, if the indices are digits of one number that can be put together again."""
+        """Return the element that the terms of a layout give, if the indices are digits of one number that can be recombined, else None."""
         if layout.origin or len(layout.terms) < 2 or any(term.div != 1 or term.mod for term in layout.terms):
             return None
         split = [(*offset_of(indices[term.axis]), term.stride // size) for term in layout.terms]
         digits = [digit_of(value)._replace(scale=stride) for value, _, stride in split]
-        found = joined(digits)
-        if len(found) == len(digits):
+        recombined = joined(digits)
+        if len(recombined) == len(digits):
             return None
         total: Op | None = None
-        for base, div, mod, scale in found:
+        for base, div, mod, scale in recombined:
             part = base if div == 1 else self.b.emit(ops.idiv, base, self._const(div, base))
             part = self.b.emit(ops.irem, part, self._const(mod, part)) if mod else part
             total = self._add(total, self._mul(self.b.cast(part, t), scale))
@@ -332,7 +332,7 @@ class _Layout(Rewriter):
         return self._add(total, self.b.const(sum(constant * stride for _, constant, stride in split), t))
 
     def _component(self, ref: FieldRef, indices: Sequence[Op], t: DType, size: int) -> Op:
-        """The offset of a component in elements: a table where the number is constant, else a multiple or a chain of choices."""
+        """Return the offset of a component in elements: a table entry if the number is constant, else a multiple or a chain of choices."""
         table = [c // size for c in ref.layout.components]
         if all(i.code is ops.const for i in indices):
             number = component_number([int(i.attr) for i in indices], ref.element_shape)
@@ -373,7 +373,7 @@ class _Layout(Rewriter):
         number, info = self.adstacks[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
         if ref.capacity in self.checked:
-            # Beyond the capacity it is the last entry: the check that `sizing` emits for these loops reports it.
+            # An index beyond the capacity becomes the last entry: the check that `sizing` emits for these loops reports it.
             last = self._sub(self._word(AdstackWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
@@ -392,18 +392,18 @@ class _Layout(Rewriter):
         return self._word(kind, number)
 
     def _word(self, kind: AdstackWord, number: int) -> Op:
-        """A word that the launch has for its adstacks. Tasks whose adstacks are placed on the device begin with `adstack_word` for all that
-        they need."""
+        """Return a word of the launch for its adstacks. Tasks whose adstacks are placed on the device begin with an `adstack_word` for each
+        word."""
         return self.words[kind, number] if self.placed and kind in PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:
-        """The row-major number of an element."""
+        """Return the row-major number of an element."""
         total = values[0]
         for value, extent in zip(values[1:], extents[1:]):
             total = self._add(self._mul(total, extent), value)
         return total
 
-    # Index arithmetic: each of these leaves out what changes nothing.
+    # Index arithmetic. Each function omits operations that change nothing.
 
     def _add(self, a: Op | None, b: Op) -> Op:
         if a is None or (a.code is ops.const and a.attr == 0):
@@ -434,7 +434,7 @@ class _Layout(Rewriter):
 
 
 def _field_extent(ref: FieldRef) -> int:
-    """One past the largest byte address, relative to the tree, that an element of ``ref`` can have."""
+    """Return the end of the largest byte address, relative to the tree, of an element of ``ref``."""
     end = max(ref.layout.components) + ref.dtype.size
     for term in ref.layout.terms:
         count = -(-ref.shape[term.axis] // term.div)

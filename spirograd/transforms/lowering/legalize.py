@@ -13,7 +13,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def legalize(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Give every operation operands for which the device's own instruction means what ir/ops.py says."""
+    """Give every operation operands for which the device's own instruction has the meaning of ir/ops.py."""
     return _Legalize(ctx).kernel(kernel)
 
 
@@ -56,7 +56,7 @@ class _Legalize(Rewriter):
         return self.b.emit(op.code, a, self.b.emit(ops.and_, count, self.b.const(bits - 1, _dtype(a))))
 
     def _cast_to_bool(self, op: Op) -> Op:
-        """To u1: a comparison with 0 (true for NaN)."""
+        """Convert to u1: a comparison with 0 (true for NaN)."""
         (a,) = self.args(op)
         if op.type is not u1 or a.type is u1:
             return self.copy(op)
@@ -72,24 +72,25 @@ class _Legalize(Rewriter):
         return saturate(self.b, a, target)
 
     def _to_half(self, x: Op) -> Op:
-        """From f32. Modules for wgpu cannot ask for a direction of rounding, and NVIDIA's is towards zero there."""
+        """Convert from f32 to f16. Modules for wgpu cannot request a rounding mode, and NVIDIA's is towards zero there."""
         return self.b.cast(x, f16) if self.caps.nearest_f16 else to_half(self.b, x)
 
     def _div(self, op: Op) -> Op:
-        """Of f16: by way of f32, which rounds right. Vulkan's own may be off by 2.5 ulp, and is: 7 / 7 was 0.9995 on an NVIDIA H100."""
+        """Divide f16 in f32, which rounds correctly. Vulkan's own division may be off by 2.5 ulp, and is: 7 / 7 was 0.9995 on an NVIDIA
+        H100."""
         if op.type is not f16:
             return self.copy(op)
         a, b = (self.b.cast(x, f32) for x in self.args(op))
         return self._to_half(self.b.emit(ops.div, a, b))
 
     def _rounded(self, op: Op) -> Op:
-        """Of f64: from the floor of the magnitude. Without AVX-512 llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""
+        """Round f64 from the floor of the magnitude. Without AVX-512 llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""
         (x,) = self.args(op)
         return self.copy(op) if _dtype(x).bits < 64 else rounded(self.b, op.code, x)
 
     def _max(self, op: Op) -> Op:
-        """Of 64-bit integers: by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of it. It takes an
-        unsigned comparison with a selection for the same, so that words are compared and chosen there."""
+        """Emit the maximum of 64-bit integers by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of
+        it. It treats an unsigned comparison with a selection alike, so words are compared and chosen there."""
         x, y = self.args(op)
         if _dtype(x).is_float or _dtype(x).bits < 64:
             return self.copy(op)
@@ -123,13 +124,13 @@ def _always_safe(divisor: Op) -> bool:
 
 
 def _may_be_negative(divisor: Op) -> bool:
-    """Extents of index spaces are not: they are the maximum of a size and 0."""
+    """Return whether a divisor may be negative. Extents of index spaces are the maximum of a size and 0, so they are not."""
     floors = [a.attr for a in divisor.args if a.code is ops.const] if divisor.code is ops.max_ else [-1]
     return _dtype(divisor).is_signed and max(floors, default=-1) < 0
 
 
 def _guard(b: Builder, divisor: Op) -> Op:
-    """``divisor``, or 1 where dividing by it may trap: for 0 and, if it may be that, -1."""
+    """Return ``divisor``, or 1 where dividing by it may trap: for 0 and, if possible, for -1."""
     if _always_safe(divisor):
         return divisor
     t = _dtype(divisor)
@@ -142,7 +143,7 @@ def _guard(b: Builder, divisor: Op) -> Op:
 
 
 def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:
-    """The quotient ``result`` of the guarded division, put right for divisors 0 and -1."""
+    """Return the quotient ``result`` of the guarded division, corrected for divisors 0 and -1."""
     if _always_safe(divisor):
         return result
     t = _dtype(divisor)
@@ -152,24 +153,24 @@ def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:
 
 
 def quotient(b: Builder, x: Op, y: Op) -> Op:
-    """x / y, truncating; 0 if y is 0."""
+    """Return x / y, truncated; 0 if y is 0."""
     return _mend(b, x, y, b.emit(ops.idiv, x, _guard(b, y)))
 
 
 def remainder(b: Builder, x: Op, y: Op) -> Op:
-    """x - y * trunc(x / y); 0 if y is 0. The guarded divisor 1 gives 0, which is right for 0 and for -1."""
+    """Return x - y * trunc(x / y); 0 if y is 0. The guarded divisor 1 gives 0, which is right for 0 and for -1."""
     return b.emit(ops.irem, x, _guard(b, y))
 
 
 def _power_of_two(y: Op) -> int:
-    """k if ``y`` is the constant 2**k, else -1."""
+    """Return k if ``y`` is the constant 2**k, else -1."""
     if y.code is ops.const and y.attr > 0 and y.attr & (y.attr - 1) == 0:
         return int(y.attr).bit_length() - 1
     return -1
 
 
 def _needs_step(b: Builder, r: Op, y: Op) -> Op:
-    """Whether rounding down differs from truncating: the remainder is not 0 and its sign not that of the divisor."""
+    """Return whether rounding down differs from truncating: the remainder is not 0 and its sign differs from that of the divisor."""
     zero = b.const(0, _dtype(r))
     if y.code is ops.const:
         return b.emit(ops.lt if y.attr > 0 else ops.gt, r, zero)
@@ -178,7 +179,7 @@ def _needs_step(b: Builder, r: Op, y: Op) -> Op:
 
 
 def floor_quotient(b: Builder, x: Op, y: Op) -> Op:
-    """floor(x / y); 0 if y is 0."""
+    """Return floor(x / y); 0 if y is 0."""
     t = _dtype(x)
     k = _power_of_two(y)
     if k >= 0:
@@ -193,7 +194,7 @@ def floor_quotient(b: Builder, x: Op, y: Op) -> Op:
 
 
 def floor_remainder(b: Builder, x: Op, y: Op) -> Op:
-    """x - y * floor(x / y); 0 if y is 0."""
+    """Return x - y * floor(x / y); 0 if y is 0."""
     t = _dtype(x)
     k = _power_of_two(y)
     if k >= 0:
@@ -201,7 +202,7 @@ def floor_remainder(b: Builder, x: Op, y: Op) -> Op:
     r = remainder(b, x, y)
     if not t.is_signed:
         return r
-    # With a guarded divisor r is 0, and no step is taken.
+    # With a guarded divisor r is 0, so there is no correction.
     return b.emit(ops.select, _needs_step(b, r, y), b.emit(ops.add, r, y), r)
 
 
@@ -209,7 +210,7 @@ def floor_remainder(b: Builder, x: Op, y: Op) -> Op:
 
 
 def saturate(b: Builder, x: Op, target: DType) -> Op:
-    """Float to integer: truncates, saturates, NaN gives 0; the device only converts what is in range."""
+    """Convert float to integer: truncate and saturate; NaN gives 0. The device only converts values in range."""
     if x.type is f16:
         x = b.cast(x, f32)
     if target.bits < 32:
@@ -227,7 +228,7 @@ def saturate(b: Builder, x: Op, target: DType) -> Op:
 
 
 def to_half(b: Builder, x: Op) -> Op:
-    """f32 to f16, to the nearest and in the middle to even: rounded in f32, so that the conversion itself is exact."""
+    """Convert f32 to f16, to nearest and ties to even. The value is rounded in f32, so that the conversion itself is exact."""
 
     def bits(value: Op) -> Op:
         return b.emit(ops.bitcast, value, type=u32)
@@ -240,7 +241,7 @@ def to_half(b: Builder, x: Op) -> Op:
 
     pattern = bits(x)
     magnitude = b.emit(ops.and_, pattern, constant(0x7FFFFFFF))
-    # 13 bits of the significand go: half of their unit is added, less one where the rest is even.
+    # 13 bits of the significand are dropped: half of their unit is added, less one if the rest is even.
     even = b.emit(ops.and_, b.emit(ops.shr, magnitude, constant(13)), constant(1))
     raised = b.emit(ops.add, b.emit(ops.add, magnitude, constant(0xFFF)), even)
     rounded = b.emit(ops.and_, raised, constant(0xFFFFE000))
@@ -256,12 +257,12 @@ def to_half(b: Builder, x: Op) -> Op:
 
 
 def rounded(b: Builder, code: ops.OpCode, x: Op) -> Op:
-    """`trunc` or `round_` of an f64, by `floor` and the sign bit."""
+    """Return `trunc` or `round_` of an f64, by `floor` and the sign bit."""
     t = _dtype(x)
     u = unsigned(t)
     magnitude = b.emit(ops.abs_, x)
     result = b.emit(ops.floor, magnitude)
-    if code is ops.round_:  # comparisons with what infinity and NaN leave over are false: they stay
+    if code is ops.round_:  # comparisons with the difference of infinity and NaN are false: they stay
         rest, half = b.emit(ops.sub, magnitude, result), b.emit(ops.mul, result, b.const(0.5, t))
         odd = b.emit(ops.ne, b.emit(ops.floor, half), half)
         tie = b.emit(ops.and_, b.emit(ops.eq, rest, b.const(0.5, t)), odd)
@@ -275,14 +276,14 @@ def rounded(b: Builder, code: ops.OpCode, x: Op) -> Op:
 
 
 def _as_u32(b: Builder, x: Op) -> Op:
-    """The bits of an 8-bit or 16-bit integer, extended with zeros."""
+    """Return the bits of an 8-bit or 16-bit integer, zero-extended."""
     t = _dtype(x)
     bits = b.emit(ops.bitcast, x, type=unsigned(t)) if t.is_signed else x
     return b.cast(bits, u32)
 
 
 def _halves(b: Builder, x: Op) -> tuple[Op, Op]:
-    """The low and high words of a 64-bit integer."""
+    """Return the low and high words of a 64-bit integer."""
     t = unsigned(_dtype(x))
     bits = b.emit(ops.bitcast, x, type=t) if x.type is signed(t) else x
     return b.cast(bits, u32), b.cast(b.emit(ops.shr, bits, b.const(32, t)), u32)

@@ -1,4 +1,4 @@
-"""Lowers atomics that the device lacks.
+"""Lowering of atomics that the device lacks.
 
 They become atomics on the bits of floats, loops over compare-and-swap of the words that hold the element, or one of the forms of
 `native_atomics`.
@@ -18,16 +18,15 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
-from spirograd.transforms.lowering.native_atomics import Way, is_native, place, unfinished, ways
+from spirograd.transforms.lowering.native_atomics import Strategy, is_native, place, strategies_of, unfinished
 from spirograd.transforms.lowering.packed_subwords import subword_of
 from spirograd.transforms.pass_context import PassContext
 
 
 def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace what the device lacks. Raises SpirogradUnsupportedError for 64-bit elements where there are no 64-bit atomics.
+    """Replace atomics that the device lacks. Raise SpirogradUnsupportedError for 64-bit elements if there are no 64-bit atomics.
 
-    Locks need the entry "locks" of ``ctx.block``. On drivers that end loops early (``caps.loop_limit``) an atomic that was not done is a
-    fault.
+    Locks need the entry "locks" of ``ctx.block``. On drivers that end loops early (``caps.loop_limit``) an unfinished atomic is a fault.
     """
     if ctx.caps.atomic_cas:
         return _LowerAtomics(ctx.caps).kernel(kernel)
@@ -44,7 +43,7 @@ class _LowerAtomics(Rewriter):
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
         if isinstance(ref, SharedRef) or is_native(kind, ref.dtype, self.caps):
-            return self.copy(op)  # shared memory: `private_copies` takes only what there is
+            return self.copy(op)  # in shared memory `private_copies` only emits atomics that the device has
         index, value = self.args(op)
         self._need_words(op, f"atomic {kind}", ref)
         if ref.dtype.bits < 32:
@@ -82,15 +81,15 @@ class _LowerAtomics(Rewriter):
 
 _OPPOSITE = {"min": "max", "max": "min"}
 _SIGNED = {32: i32, 64: i64}
-# The bits of positive infinity; of NaN they are more, but for the sign.
+# The bits of positive infinity; those of NaN are larger, apart from the sign.
 _INFINITY = {32: 0x7F800000, 64: 0x7FF0000000000000}
 
 
 def extremum(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
-    """Atomic minimum or maximum of a float of 32 or 64 bits, by one atomic on its bits; returns the element before.
+    """Emit an atomic minimum or maximum of a float of 32 or 64 bits, by one atomic on its bits. Return the element before.
 
-    Floats that are not negative are in the order of their bits, as signed integers; and negative floats in the opposite order, as unsigned
-    ones, above all others. NaN has no place in either: if the value or the element is NaN, a loop over compare-and-swap follows.
+    Floats that are not negative are in the order of their bits, as signed integers; negative floats are in the opposite order, as unsigned
+    ones, above all others. NaN fits neither order: if the value or the element is NaN, a loop over compare-and-swap follows.
     """
     t = ref.dtype
     i = _SIGNED[t.bits]
@@ -114,7 +113,7 @@ def extremum(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
 
 
 def _ordered(b: Builder, kind: str, ref: BufferRef, index: Op, bits: Op, negative: bool) -> Op:
-    """The atomic of `extremum` for a value of that sign."""
+    """Return the atomic of `extremum` for a value of that sign."""
     assert isinstance(bits.type, DType)
     t = unsigned(bits.type) if negative else bits.type
     value = b.emit(ops.bitcast, bits, type=t) if negative else bits
@@ -122,7 +121,7 @@ def _ordered(b: Builder, kind: str, ref: BufferRef, index: Op, bits: Op, negativ
 
 
 def _is_number(b: Builder, bits: Op) -> Op:
-    """Whether a float with these bits (signed) is none of the NaN."""
+    """Return whether a float with these bits (signed) is not NaN."""
     t = bits.type
     assert isinstance(t, DType)
     return b.emit(ops.le, b.emit(ops.and_, bits, b.const(int(t.max), t)), b.const(_INFINITY[t.bits], t))
@@ -143,9 +142,9 @@ def _unbits(b: Builder, bits: Op, t: DType) -> Op:
 
 
 def _retry(b: Builder, view: BufferRef, index: Op, next_word: Callable[[Op], tuple[Op, Op | None]]) -> Op:
-    """Compare-and-swap until the word did not change in between; returns the word before.
+    """Emit a loop over compare-and-swap until the word did not change in between. Return the word before.
 
-    ``next_word`` gives the new word and, where it may be that nothing is to be stored, whether there is.
+    ``next_word`` returns the new word and, if the store is conditional, the condition.
     """
     guess = b.load(view, index)
     go, _ = b.begin(u1, view.dtype)
@@ -161,13 +160,13 @@ def _retry(b: Builder, view: BufferRef, index: Op, next_word: Callable[[Op], tup
 
 
 def update(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], Op]) -> Op:
-    """Atomically replace a 32-bit or 64-bit element by ``new(element)``; returns the element before."""
+    """Emit code that atomically replaces a 32-bit or 64-bit element by ``new(element)``. Return the element before."""
     t = ref.dtype
     return _unbits(b, _retry(b, _view(ref), index, lambda word: (_bits(b, new(_unbits(b, word, t))), None)), t)
 
 
 def update_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> Op:
-    """The same for an 8-bit or 16-bit element, through the 32-bit word that holds it; ``new`` as in `_retry`, on elements."""
+    """Emit `update` for an 8-bit or 16-bit element, through the 32-bit word that holds it. ``new`` as in `_retry`, on elements."""
     t = ref.dtype
     words = BufferRef(ref.name, ref.slot, u32)
     index_type = i64 if index.type is i64 else i32
@@ -193,45 +192,45 @@ def update_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tu
 
 # --- without compare-and-swap ------------------------------------------------------------------------------------------
 
-# Odd, near 2**32 / golden ratio: the upper bits of multiples of it spread numbers that follow each other, or are a power of two apart.
+# An odd number near 2**32 / golden ratio: the upper bits of its multiples spread numbers that are consecutive, or a power of two apart.
 _SPREAD = 0x9E3779B9
-# How often a lock is tried in one iteration, where drivers count iterations and end loops. A thread that holds a lock may be asleep for as
-# long as its operating system likes: 65,535 iterations of one try each are over in a millisecond.
+# The number of attempts at a lock in one iteration, for drivers that count iterations and end loops. The operating system may suspend a
+# thread that holds a lock for any time: 65,535 iterations of one attempt each take a millisecond.
 _TRIES = 32
 
 
 class _WithoutCas(_LowerAtomics):
-    """Atomics by the ways of `native_atomics`."""
+    """The lowering by the strategies of `native_atomics`."""
 
     def __init__(self, ctx: PassContext) -> None:
         super().__init__(ctx.caps)
         slots = ctx.block.slots if ctx.block is not None else ()
         self.locks = next((BufferRef("locks", s, u32) for s in slots if s.kind == "locks"), None)
-        self.ways: dict[Op, Way] = {}
-        self.numbers: dict[object, int] = {}  # of the places of a task that locks guard
+        self.strategies: dict[Op, Strategy] = {}
+        self.numbers: dict[object, int] = {}  # numbers of the memory regions of a task that locks guard
         self.handlers[ops.task] = self._task
 
     def _task(self, op: Op) -> Op:
-        self.ways = ways(op, self.caps)
+        self.strategies = strategies_of(op, self.caps)
         self.numbers = {}
         return self.copy(op)
 
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
         index, value = self.args(op)
-        way = self.ways[op]
-        if way is Way.REFUSE and isinstance(ref, SharedRef):
+        strategy = self.strategies[op]
+        if strategy is Strategy.REFUSE and isinstance(ref, SharedRef):
             message = f"atomic operations on {ref.dtype} in shared arrays need atomics of {ref.dtype.bits} bits, which this device lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a shared array of i32 or u32, or another device")
-        if way is Way.LOCK:
+        if strategy is Strategy.LOCK:
             return self._locked(op, ref, index, lambda old: (self.b.combined(kind, old, value), None))
-        if way is Way.EXCHANGE:
+        if strategy is Strategy.EXCHANGE:
             self._exchanged(op, kind, ref, index, value)
-            return value  # it is never used
+            return value  # the result is never used
         return super()._atomic(op)
 
     def _cas(self, op: Op) -> Op:
-        if self.ways[op] is not Way.LOCK:
+        if self.strategies[op] is not Strategy.LOCK:
             return super()._cas(op)
         ref = op.attr
         index, expected, desired = self.args(op)
@@ -247,7 +246,7 @@ class _WithoutCas(_LowerAtomics):
         self._check(exchange_loop(self.b, kind, ref, index, value), op)
 
     def _locked(self, op: Op, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> Op:
-        """Atomically replace an element under its lock; returns the element before. ``new`` as in `_retry`, on elements."""
+        """Emit code that atomically replaces an element under its lock. Return the element before. ``new`` as in `_retry`, on elements."""
         b, t = self.b, ref.dtype
         lock = self._lock(ref, index)
         word = u32 if t.bits < 32 else unsigned(t)
@@ -268,7 +267,7 @@ class _WithoutCas(_LowerAtomics):
         return _unbits(b, seen if t.bits >= 32 else b.cast(seen, unsigned(t)), t)
 
     def _lock(self, ref: BufferRef, index: Op) -> Op:
-        """The number of the lock of an element. Different elements may share one."""
+        """Return the number of the lock of an element. Different elements may share one."""
         b = self.b
         number = self.numbers.setdefault(place(ref), len(self.numbers))
         spread = b.emit(ops.mul, b.cast(index, u32), b.const(_SPREAD, u32))
@@ -277,7 +276,7 @@ class _WithoutCas(_LowerAtomics):
         return b.cast(b.emit(ops.shr, spread, b.const(33 - LOCK_WORDS.bit_length(), u32)), i32)
 
     def _try(self, lock: Op) -> Op:
-        """Try to take the lock: 0 if that worked. To try again is harmless: who holds it finds the 1 that it left."""
+        """Try to take the lock; the result is 0 on success. Another attempt is harmless: the owner finds the 1 that it left."""
         b = self.b
         assert self.locks is not None
         one = b.const(1, u32)
@@ -294,24 +293,24 @@ class _WithoutCas(_LowerAtomics):
         return b.if_(taken, again, b.end([first]))[0]
 
     def _open(self, lock: Op, last: Op) -> None:
-        """Open ``lock``. What is written there needs ``last``, which the last atomic of the element gave, so that none comes after it."""
+        """Release ``lock``. The store depends on ``last``, the result of the last atomic of the element, so that none comes after it."""
         assert self.locks is not None
         even = self.b.emit(ops.and_, self.b.cast(last, u32), self.b.const(0xFFFFFFFE, u32))
         self.b.atomic("and", self.locks, lock, even)
 
     def _check(self, waiting: Op, op: Op) -> None:
-        """A fault where the loop ended while ``waiting`` (i32) was not 0; tested in another way than the loop does: see `check_loops`."""
+        """Record a fault if the loop ended while ``waiting`` (i32) was not 0, tested in another way than in the loop: see `check_loops`."""
         if self.caps.loop_limit:
             self.b.emit(ops.check, self.b.emit(ops.lt, waiting, self.b.const(1)), attr=unfinished(op, self.caps), type=VOID)
 
 
 def exchange_loop(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
-    """Combine ``value`` into a 32-bit or 64-bit element by exchanges alone. Returns an i32 that is 0 if the loop ran to its end.
+    """Combine ``value`` into a 32-bit or 64-bit element by exchanges alone. Return an i32 that is 0 if the loop ran to its end.
 
-    An iteration exchanges the element for a placeholder, then exchanges the placeholder for the combination of the value taken and its own.
-    If the second exchange returns something else than the placeholder, another invocation has stored it in between: the loop goes on with
-    that value. Invariant: memory combined with the values that invocations hold gives the same result, whatever the order. The loop is
-    lock-free: an invocation repeats an iteration only if another one has finished meanwhile.
+    An iteration exchanges the element for a placeholder, then exchanges the placeholder for the combination of the element and its own
+    value. If the second exchange returns something else than the placeholder, another invocation has stored it in between: the loop
+    continues with that value. Invariant: memory combined with the values that invocations hold gives the same result in every order. The
+    loop is lock-free: an invocation repeats an iteration only if another one has finished meanwhile.
 
     A placeholder is recognised by its bits, never by a comparison of floats, and is never combined with anything. If the program itself
     stored this value, ignoring it is correct, because it is the identity: -0.0 for addition, 1 for multiplication, NaN for minimum and
@@ -333,7 +332,8 @@ def exchange_loop(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -
 
 
 def _placeholder(b: Builder, kind: str, t: DType) -> Op:
-    """The bits of a value that leaves every other value as it is. Infinities would not do for "min" and "max": they win against NaN."""
+    """Return the bits of a value that leaves every other value unchanged. Infinities do not serve for "min" and "max": they win against
+    NaN."""
     if t.is_int:
         return b.const(int(ops.identity(kind, t)), unsigned(t))
     value = {"add": -0.0, "mul": 1.0, "min": math.nan, "max": math.nan}[kind]
@@ -341,10 +341,10 @@ def _placeholder(b: Builder, kind: str, t: DType) -> Op:
 
 
 def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
-    """Replace an element of 32 or 64 bits while this invocation holds its lock. Returns its bits before, and what the last atomic gave.
+    """Replace an element of 32 or 64 bits while this invocation holds its lock. Return its bits before, and the result of the last atomic.
 
-    Nothing is written where nothing is to be: a plain store at the same time, which opens a lock of the program's own, say, must not be
-    undone.
+    Nothing is written if the element does not change: a plain store at the same time, for example one that opens a lock of the program,
+    must not be undone.
     """
     view = _view(ref)
     before = b.atomic("or", view, index, b.const(0, view.dtype))
@@ -359,10 +359,10 @@ def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tupl
 
 
 def replace_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
-    """The same for 8 and 16 bits, with the bits before in the low part of a u32.
+    """Replace an element as `replace_word` does, for 8 and 16 bits, with the bits before in the low part of a u32.
 
-    One atomic flips what differs: neighbours in the word, which other locks guard or plain stores write, keep what they have, and readers
-    see the element before or after.
+    One atomic flips the bits that differ: neighbours in the word, which other locks guard or plain stores write, stay unchanged, and
+    readers see the element before or after.
     """
     t = ref.dtype
     subword = subword_of(b, ref, index)

@@ -1,4 +1,4 @@
-"""`check` and `print` as plain operations on the fault record and the print ring (formats: base/artifact.py)."""
+"""Lowering of `check` and `print` to plain operations on the fault record and the print ring (formats: base/artifact.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
 _FAULT_COUNT = 3
-# Beyond this the cursor is left alone, so that no amount of printing wraps it round.
+# The limit of the cursor, beyond which it no longer moves, so that no amount of printing wraps it around.
 _CURSOR_LIMIT = 1 << 31
 
 
@@ -47,7 +47,7 @@ class _Diagnostics(Rewriter):
         self.faults = {site: k for k, site in enumerate(faults)}
         self.prints = {site: k for k, site in enumerate(prints)}
         self.slots = {s.kind: s for s in ctx.block.slots if s.kind in ("fault", "print", "launch")}
-        # With drivers that end loops early, the word in which a loop reports that it ended; the host reads it for such drivers only.
+        # With drivers that end loops early, the word in which a loop reports that it ended. The host reads it for such drivers only.
         self.loops = FAULT_LOOP_SITES if ctx.caps.loop_limit else 0
         self.handlers = {ops.check: self._check, ops.print_: self._print, ops.stack_room: self._stack_room}
 
@@ -70,8 +70,8 @@ class _Diagnostics(Rewriter):
         b.if_(bad, failed, b.end())
 
     def _record_loop(self, op: Op) -> None:
-        """One store. llvmpipe, for which these checks are, runs both branches of every `if`, with the lanes switched off that do not take
-        it: an atomic and four stores take as long as some iterations of the loop."""
+        """Record a loop by one store. llvmpipe, which needs these checks, runs both branches of every `if` and masks the inactive lanes: an
+        atomic and four stores take as long as some iterations of the loop."""
         ref = BufferRef("fault", self.slots["fault"], u32)
         launch = self.b.emit(ops.add, self._launch(), self.b.const(1, u32))
         self.b.store(ref, self.b.const(FAULT_LOOPS + self.faults[op.attr]), launch)
@@ -121,7 +121,7 @@ class _Diagnostics(Rewriter):
         return self.b.emit(ops.slot, attr=self.slots["launch"], type=u32)
 
     def _words(self, value: Op) -> tuple[Op, Op]:
-        """A scalar as two u32 words (low, high): integers extended to 64 bits, floats as the bits of their own width."""
+        """Return a scalar as two u32 words (low, high): integers extended to 64 bits, floats as the bits of their own width."""
         b, t = self.b, value.type
         assert isinstance(t, DType), t
         if t.bits == 64:

@@ -1,4 +1,4 @@
-"""Lowers tasks to what each invocation of a GPU runs: a grid-stride loop, then the reduction within its workgroup."""
+"""Lowering of tasks to the code of each invocation of a GPU: a grid-stride loop, then the reduction within its workgroup."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make every task one of kind "invocations", on targets that have them. Any number of workgroups is right.
+    """Make every task one of kind "invocations", on targets that have them. The result is right for any number of workgroups.
 
-    A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, n being the
+    A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, where n is the
     number of invocations; or every n-th block of iterations (thread coarsening), and one each of the remainder. The iterations of a block
-    follow one another, or are as far apart as a workgroup is large. What iterations accumulate is combined in each workgroup, whose first
-    invocation then runs ``finish``.
+    are consecutive, or one workgroup size apart. Accumulators are combined in each workgroup, whose first invocation then runs ``finish``.
     """
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
 
 
-# Emits the body of a loop: from its number and the accumulators so far, the next ones.
+# A function that emits the body of a loop: from its number and the accumulators so far, it returns the next ones.
 _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
 
 
@@ -85,7 +84,7 @@ class _LowerTasks(Rewriter):
         _when(b, first, b.end())
 
     def _groups(self, op: Op, size: int) -> None:
-        """A grouped task: a workgroup runs every n-th group of iterations, all of its invocations together."""
+        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations together."""
         b = self.b
         bounds, body, _ = op.regions
         begin, end = self.inline(bounds, ())
@@ -114,7 +113,8 @@ class _LowerTasks(Rewriter):
         self._strided(share.first, share.stride, padded, [], group)
 
     def _range(self, op: Op, size: int, coarsening: int, apart: int, along: RowBlocks | None) -> None:
-        """Bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a block."""
+        """Lower a range task: bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a
+        block."""
         b = self.b
         bounds, body, finish, *flushes = op.regions
         begin, end, *slots = self.inline(bounds, ())
@@ -125,7 +125,7 @@ class _LowerTasks(Rewriter):
         totals: Sequence[Op] = [b.const(r.start, r.dtype) for r in reductions]
 
         def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
-            """Number ``k``, counted from 0."""
+            """Emit iteration ``k``, counted from 0."""
             yielded = self.inline(body, (share.index(b, k), *accumulators), clone=coarsening > 1 or along is not None)
             b.at(op)
             return yielded
@@ -145,7 +145,8 @@ class _LowerTasks(Rewriter):
             self._combine(reductions, totals, some, size, finish)
 
     def _share(self, begin: Op, end: Op, slots: Sequence[Op], size: int, shares: int = 1) -> _Share:
-        """What this invocation does of the range; no more invocations take part than there are thread slots. ``shares``: see `TaskAttr`."""
+        """Return the iterations of this invocation. At most as many invocations take part as there are thread slots. ``shares``: see
+        `TaskAttr`."""
         b, t = self.b, begin.type
         assert isinstance(t, DType)
         wide = unsigned(t)
@@ -169,13 +170,13 @@ class _LowerTasks(Rewriter):
     def _coarsened(
         self, body: Region, share: _Share, factor: int, apart: int, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
     ) -> Sequence[Op]:
-        """Blocks of ``factor`` iterations, then the remainder, one ``iteration`` after the other."""
+        """Emit blocks of ``factor`` iterations, then the remainder, one ``iteration`` after the other."""
         b, wide = self.b, share.wide
 
         def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
-            """Number ``k`` of the blocks."""
+            """Emit block number ``k``."""
             start = b.emit(ops.shl, k, shift)
-            if apart > 1:  # the blocks of a workgroup lie between one another
+            if apart > 1:  # the blocks of a workgroup are interleaved
                 within = b.emit(ops.and_, k, b.const(apart - 1, wide))
                 start = b.emit(ops.or_, b.emit(ops.shl, b.emit(ops.sub, k, within), shift), within)
             base = b.emit(ops.add, share.low, start)
@@ -210,7 +211,7 @@ class _LowerTasks(Rewriter):
         _when(b, some, b.end())
 
     def _clear(self, copies: Sequence[PrivateCopy], size: int) -> None:
-        """Set private copies to what changes nothing."""
+        """Set private copies to the identity."""
         b = self.b
         for copy in copies:
             nothing = b.const(_nothing(copy), copy.shared.dtype)
@@ -219,7 +220,7 @@ class _LowerTasks(Rewriter):
             b.emit(ops.workgroup_barrier, type=VOID)
 
     def _flush(self, copies: Sequence[PrivateCopy], flushes: Sequence[Region], size: int) -> None:
-        """Update memory by private copies, but for those elements that changed nothing."""
+        """Update memory by the elements of private copies that have changed."""
         b = self.b
         if copies:
             b.emit(ops.workgroup_barrier, type=VOID)
@@ -239,7 +240,7 @@ class _LowerTasks(Rewriter):
     def _row_block(
         self, body: Region, along: RowBlocks, iteration: _Body, reductions: Sequence[Reduction], k: Op, accumulators: Sequence[Op]
     ) -> Sequence[Op]:
-        """Block number ``k``: all of its iterations at once, or, at the ends of a row, those that there are."""
+        """Emit block number ``k``: all of its iterations at once, or, at the ends of a row, the existing ones."""
         b, wide, index = self.b, k.type, body.params[0]
         t = index.type
         assert isinstance(wide, DType) and isinstance(t, DType)
@@ -279,9 +280,9 @@ class _LowerTasks(Rewriter):
         reductions: Sequence[Reduction],
         addresses: Mapping[Op, tuple[Op, int]] = MappingProxyType({}),
     ) -> list[Op]:
-        """Several iterations of straight-line ``body``, operation by operation, for they may run in any order: what they load stands
-        together, and is not separated by what they store. ``known``: the index of each, and what else of it has been computed.
-        ``addresses``: see `RowBlocks`. They are one more in each iteration than in the one before; written so, accesses can be merged."""
+        """Emit several iterations of straight-line ``body``, operation by operation, since they may run in any order: their loads are
+        adjacent, and not separated by stores. ``known``: the index of each, and other operations that have been computed. ``addresses``:
+        see `RowBlocks`. They grow by one from iteration to iteration; in this form, accesses can be merged."""
         b = self.b
         starts: list[Sequence[Op]] = [accumulators]
         starts += [[b.const(r.start, r.dtype) for r in reductions] for _ in known[1:]]
@@ -303,7 +304,7 @@ class _LowerTasks(Rewriter):
         return merged
 
     def _cloned(self, op: Op, env: Mapping[Op, Op]) -> Op:
-        """A copy of ``op`` and its regions, with the values of ``env`` as operands."""
+        """Return a copy of ``op`` and its regions, with the values of ``env`` as operands."""
         outer = self.env
         self.env = {**outer, **env}
         self.cloning += 1
@@ -313,7 +314,7 @@ class _LowerTasks(Rewriter):
         return new
 
     def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body) -> list[Op]:
-        """A loop over every ``stride``-th number from ``first`` on, below ``count``."""
+        """Emit a loop over every ``stride``-th number from ``first`` on, below ``count``."""
         b, wide = self.b, first.type
         assert isinstance(wide, DType)
         types = [value.type for value in initial]
@@ -322,7 +323,7 @@ class _LowerTasks(Rewriter):
         k, *accumulators = b.begin(wide, *types, names=("iteration", *[f"accumulator_{n}" for n in range(len(initial))]))
         yielded = each(k, accumulators)
         following = b.emit(ops.add, k, stride)
-        # Near the largest number the sum wraps: then there is nothing left.
+        # Near the largest number the sum wraps: then no iteration is left.
         wrapped = b.emit(ops.lt, following, k)
         following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
         _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]))
@@ -330,7 +331,7 @@ class _LowerTasks(Rewriter):
 
 
 def _bits(b: Builder, value: Op) -> Op:
-    """An integer as an unsigned one."""
+    """Return an integer as an unsigned one."""
     assert isinstance(value.type, DType)
     return _as(b, value, unsigned(value.type))
 
@@ -340,7 +341,7 @@ def _as(b: Builder, value: Op, t: DType) -> Op:
 
 
 def _plus(b: Builder, value: Op, offset: int) -> Op:
-    """An index with ``offset`` added, which does not wrap."""
+    """Return an index with ``offset`` added, which does not wrap."""
     assert isinstance(value.type, DType)
     return b.emit(ops.add, value, b.const(offset, value.type), attr="nsw") if offset else value
 
@@ -351,28 +352,28 @@ def _when(b: Builder, condition: Op, then: Region) -> None:
 
 
 def _nothing(copy: PrivateCopy) -> int | float:
-    """What changes no element."""
+    """Return the value that changes no element."""
     return Reduction(copy.kind, copy.shared.dtype).start
 
 
 def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: object) -> None:
-    """``do`` something with each number below ``length``, and ``more``: shared among the invocations of a workgroup."""
+    """Apply ``do`` to each number below ``length``, and ``more``, shared among the invocations of a workgroup."""
     local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
-    whole, rest = divmod(length, size)
-    if whole:
-        zero, rounds = b.const(0), b.const(whole)
+    full_rounds, rest = divmod(length, size)
+    if full_rounds:
+        zero, rounds = b.const(0), b.const(full_rounds)
         (j,) = b.begin(i32)
         do(b.emit(ops.add, b.emit(ops.mul, j, b.const(size)), local), *more)
         b.for_(zero, rounds, (), b.end())
     if rest:
         left = b.emit(ops.lt, local, b.const(rest))
         b.begin()
-        do(b.emit(ops.add, local, b.const(whole * size)), *more)
+        do(b.emit(ops.add, local, b.const(full_rounds * size)), *more)
         _when(b, left, b.end())
 
 
 class _Combination:
-    """Combining values over a workgroup; the results are right in its first invocation."""
+    """A combination of values over a workgroup. The results are right in its first invocation."""
 
     def __init__(self, b: Builder, caps: Capabilities, local: Op, size: int) -> None:
         self.b = b
@@ -390,11 +391,11 @@ class _Combination:
         return [out[k] for k in range(len(values))]
 
     def _has_subgroups(self, reduction: Reduction) -> bool:
-        """Whether subgroups can combine it: only where all are full (some drivers miscount them otherwise)."""
+        """Return whether subgroups can combine the values: only if all are full (some drivers miscount them otherwise)."""
         caps, t = self.caps, reduction.dtype
         if caps.subgroup_size == 0 or self.size % caps.subgroup_size:
             return False
-        # Instructions: of 32-bit types, which every device with arithmetic has, and not minima of floats, which may give a NaN operand.
+        # Instructions exist for 32-bit types, on every device with arithmetic, except minima of floats, which may return a NaN operand.
         plain = t.bits == 32 and not (t.is_float and reduction.kind in ("min", "max"))
         return caps.subgroup_shuffle or (caps.subgroup_arithmetic and plain)
 
@@ -402,7 +403,7 @@ class _Combination:
         return [self.b.emit(ops.COMBINE[r.kind], a, c) for r, a, c in zip(reductions, values, others)]
 
     def _shared(self, reductions: Sequence[Reduction]) -> list[SharedRef]:
-        """An array per reduction, with an element per invocation."""
+        """Return an array for each reduction, with an element for each invocation."""
         return [SharedRef(f"shared_{k}_{r.kind}_{r.dtype.name}", r.dtype, self.size) for k, r in enumerate(reductions)]
 
     def _store_each(self, arrays: Sequence[SharedRef], index: Op, values: Sequence[Op]) -> None:
@@ -428,7 +429,7 @@ class _Combination:
         return partial
 
     def _subgroups(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
-        """Each subgroup reduces on its own, and one invocation combines what the subgroups left in shared memory."""
+        """Reduce in each subgroup; one invocation combines the results of the subgroups in shared memory."""
         b = self.b
         arrays = self._shared(reductions)
         partial = self._over_subgroup(reductions, values)
@@ -449,7 +450,7 @@ class _Combination:
         return list(b.for_(one, stop, initial, b.end(merged)))
 
     def _tree(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
-        """Halving: in each step the lower invocations take over what the upper ones hold."""
+        """Reduce by halving: in each step the lower invocations combine the values of the upper ones with theirs."""
         b = self.b
         arrays = self._shared(reductions)
         self._store_each(arrays, self.local, values)

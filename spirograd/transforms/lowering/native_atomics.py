@@ -1,4 +1,4 @@
-"""How each atomic runs on a device without compare-and-swap (`Way`). Decided on kernel IR and on device IR alike, so that the argument
+"""Strategies for atomics on a device without compare-and-swap. They are chosen on kernel IR and on device IR alike, so that the argument
 block, the checks of loops and the lowering agree."""
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from spirograd.base.dtypes import DType, storage
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, accesses_of, ref_of
 
-# What an access touches. Equal for the kernel's reference and the device's.
+# A region of memory. It is equal for the kernel's reference and the device's.
 Place = tuple[str | int, ...]
 
 
-class Way(Enum):
-    """How an atomic runs."""
+class Strategy(Enum):
+    """The strategies for atomics."""
 
-    NATIVE = "native"  # the device has it; exchanges of floats through their bits
+    NATIVE = "native"  # the device supports it; exchanges of floats use their bits
     # A loop of two exchanges, without locks (`lower_atomics.exchange_loop`). While it runs, the element may hold a placeholder instead of
     # its value, so everything that the task does to that memory must be of this kind.
     EXCHANGE = "exchange"
@@ -30,12 +30,12 @@ class Way(Enum):
 
     @property
     def loops(self) -> bool:
-        """Whether atomics that run so are loops."""
-        return self in (Way.EXCHANGE, Way.LOCK)
+        """Return whether atomics with this strategy are loops."""
+        return self in (Strategy.EXCHANGE, Strategy.LOCK)
 
 
 def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
-    """Whether the device itself has this atomic."""
+    """Return whether the device itself has this atomic."""
     if kind == "mul" or (t.is_float and kind == "exchange"):
         return False
     if t.is_int:
@@ -48,7 +48,8 @@ def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
 
 
 def place(ref: Ref) -> Place:
-    """The memory behind a reference: by name within its buffer. Arrays of one type count as one, since an array may be passed twice."""
+    """Return the memory behind a reference: by name within its buffer. Arrays of one type count as one, since an array may be passed
+    twice."""
     t = storage(ref.dtype).name
     if isinstance(ref, ArrayRef) or (isinstance(ref, BufferRef) and ref.slot.kind == "array"):
         return ("array", t)
@@ -60,7 +61,7 @@ def place(ref: Ref) -> Place:
 
 
 def _exactly(ref: Ref) -> Place:
-    """`place`, with every array by itself."""
+    """Return `place`, with every array distinct."""
     if isinstance(ref, ArrayRef):
         return ("array", ref.arg, ref.role, storage(ref.dtype).name)
     if isinstance(ref, BufferRef) and ref.slot.kind == "array":
@@ -68,11 +69,11 @@ def _exactly(ref: Ref) -> Place:
     return place(ref)
 
 
-def ways(task: Op | Region, caps: Capabilities) -> dict[Op, Way]:
-    """The way of every atomic in ``task``; nothing where the device has compare-and-swap."""
-    found: dict[Op, Way] = {}
+def strategies_of(task: Op | Region, caps: Capabilities) -> dict[Op, Strategy]:
+    """Return the strategy of every atomic in ``task``; nothing if the device has compare-and-swap."""
+    strategies: dict[Op, Strategy] = {}
     if caps.atomic_cas:
-        return found
+        return strategies
     regions = (task,) if isinstance(task, Region) else task.regions
     everything = [op for region in regions for op in region.walk()]
     used = {a for op in everything for a in op.args}
@@ -82,14 +83,15 @@ def ways(task: Op | Region, caps: Capabilities) -> dict[Op, Way]:
         for effect, ref in accesses_of(op):
             if isinstance(ref, SharedRef):
                 if effect == "atomic":
-                    found[op] = Way.NATIVE if ref.dtype.bits >= 32 else Way.REFUSE  # code generation refuses wider ones that do not exist
+                    # Code generation rejects wider ones that do not exist.
+                    strategies[op] = Strategy.NATIVE if ref.dtype.bits >= 32 else Strategy.REFUSE
             elif effect == "atomic":
                 groups.setdefault(place(ref), []).append(op)
             else:
                 plain.add(_exactly(ref))
     for group in groups.values():
-        found.update(_together(group, {op: _by_itself(op, op in used, caps) for op in group}, plain))
-    return found
+        strategies.update(_together(group, {op: _by_itself(op, op in used, caps) for op in group}, plain))
+    return strategies
 
 
 def _ref(op: Op) -> Ref:
@@ -98,25 +100,27 @@ def _ref(op: Op) -> Ref:
     return ref
 
 
-def _by_itself(op: Op, used: bool, caps: Capabilities) -> Way:
-    """The way of an atomic on memory that nothing else touches."""
+def _by_itself(op: Op, used: bool, caps: Capabilities) -> Strategy:
+    """Return the strategy of an atomic on memory that nothing else touches."""
     t = storage(_ref(op).dtype)
     kind = op.attr[0] if op.code is ops.atomic else "add" if op.code is ops.claim else "cas"
     words = t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
     if kind != "cas" and (is_native(kind, t, caps) or (kind == "exchange" and words)):
-        return Way.NATIVE
+        return Strategy.NATIVE
     if t.bits == 64 and not words:
-        return Way.REFUSE
-    return Way.LOCK if kind == "cas" or used or not words else Way.EXCHANGE
+        return Strategy.REFUSE
+    return Strategy.LOCK if kind == "cas" or used or not words else Strategy.EXCHANGE
 
 
-def _together(group: list[Op], own: dict[Op, Way], plain: set[Place]) -> dict[Op, Way]:
-    """The ways of the atomics of one place. Those that are refused stay so, and the others do not matter then."""
-    found = set(own.values())
-    if found <= {Way.NATIVE, Way.REFUSE}:
+def _together(group: list[Op], own: dict[Op, Strategy], plain: set[Place]) -> dict[Op, Strategy]:
+    """Return the strategies of the atomics of one region of memory. Rejected atomics stay so, and the others do not matter then."""
+    distinct = set(own.values())
+    if distinct <= {Strategy.NATIVE, Strategy.REFUSE}:
         return own
-    pure = found == {Way.EXCHANGE} and len({op.attr[0] for op in group}) == 1 and not any(_exactly(_ref(op)) in plain for op in group)
-    return own if pure else {op: way if way is Way.REFUSE else Way.LOCK for op, way in own.items()}
+    pure = (
+        distinct == {Strategy.EXCHANGE} and len({op.attr[0] for op in group}) == 1 and not any(_exactly(_ref(op)) in plain for op in group)
+    )
+    return own if pure else {op: s if s is Strategy.REFUSE else Strategy.LOCK for op, s in own.items()}
 
 
 # --- of whole kernels --------------------------------------------------------------------------------------------------
@@ -127,24 +131,24 @@ def _tasks(kernel: Kernel) -> Iterable[Op | Region]:
     return tasks or (kernel.body,)
 
 
-def _all(kernel: Kernel, caps: Capabilities) -> Iterator[tuple[Op, Way]]:
+def _all(kernel: Kernel, caps: Capabilities) -> Iterator[tuple[Op, Strategy]]:
     for task in _tasks(kernel):
-        yield from ways(task, caps).items()
+        yield from strategies_of(task, caps).items()
 
 
 def needs_locks(kernel: Kernel, caps: Capabilities) -> bool:
-    """Whether ``kernel`` uses the lock table."""
-    return any(way is Way.LOCK for _, way in _all(kernel, caps))
+    """Return whether ``kernel`` uses the lock table."""
+    return any(strategy is Strategy.LOCK for _, strategy in _all(kernel, caps))
 
 
 def unfinished(op: Op, caps: Capabilities) -> FaultSite:
-    """What to report where the driver ends the loop of ``op`` before the atomic was done."""
+    """Return the site of the report for drivers that end the loop of ``op`` before the atomic is done."""
     message = f"this driver ends loops after {caps.loop_limit:,} iterations in one invocation, and an atomic was still waiting for its turn"
     return FaultSite("loop", message, (), op.loc)
 
 
 def unfinished_sites(kernel: Kernel, caps: Capabilities) -> tuple[FaultSite, ...]:
-    """The sites of `unfinished` that lowering ``kernel`` uses: none on drivers without a limit."""
+    """Return the sites of `unfinished` that lowering ``kernel`` uses: none on drivers without a limit."""
     if not caps.loop_limit:
         return ()
-    return tuple(dict.fromkeys([unfinished(op, caps) for op, way in _all(kernel, caps) if way.loops]))
+    return tuple(dict.fromkeys([unfinished(op, caps) for op, strategy in _all(kernel, caps) if strategy.loops]))

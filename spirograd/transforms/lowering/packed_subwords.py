@@ -1,6 +1,6 @@
 """Packed subwords: elements of 8 and 16 bits in the 32-bit words that hold them, for devices that access nothing smaller.
 
-Buffers begin and end at multiples of 16 bytes, so that the word around an element is always there.
+Buffers begin and end at multiples of 16 bytes, so that the word around an element always exists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOG_PER_WORD = {8: 2, 16: 1}
 
 @dataclass(frozen=True, slots=True)
 class Subword:
-    """An element: the words of its buffer, the number of its word, and by how much (u32) it is shifted there."""
+    """A packed element: the words of its buffer, the number of its word, and its shift (u32) in the word."""
 
     words: BufferRef
     at: Op
@@ -26,25 +26,25 @@ class Subword:
 
     @property
     def ones(self) -> int:
-        """The bits of an element that is not shifted."""
+        """Return the mask of an element without a shift."""
         return (1 << self.bits) - 1
 
     def load(self, b: Builder) -> Op:
-        """The bits of the element, as a u32 below 2**bits."""
+        """Return the bits of the element, as a u32 below 2**bits."""
         return b.emit(ops.and_, b.emit(ops.shr, b.load(self.words, self.at), self.shift), b.const(self.ones, u32))
 
     def store(self, b: Builder, value: Op) -> Op:
         """Replace the element by ``value`` (u32, below 2**bits).
 
-        By two atomics, so that neighbours may be written at the same time. In between the element is 0. Of two stores to one element at the
-        same time, which are a race in any case, the bits may mix, unless both store the same.
+        Two atomics are used, so that neighbours may be written at the same time. In between the element is 0. Of two stores to one element
+        at the same time, which are a race in any case, the bits may mix, unless both store the same.
         """
         b.atomic("and", self.words, self.at, b.emit(ops.not_, b.emit(ops.shl, b.const(self.ones, u32), self.shift)))
         return b.atomic("or", self.words, self.at, b.emit(ops.shl, value, self.shift))
 
 
 def subword_of(b: Builder, ref: BufferRef, index: Op) -> Subword:
-    """Where element ``index`` of ``ref`` (8-bit or 16-bit elements) is."""
+    """Return the position of element ``index`` of ``ref`` (8-bit or 16-bit elements)."""
     log = _LOG_PER_WORD[ref.dtype.bits]
     t = index.type
     assert isinstance(t, DType), index
@@ -64,7 +64,7 @@ _UNIT = 2.0**-24  # of the last place of f16 subnormals
 
 
 def f32_from_half_bits(b: Builder, half: Op) -> Op:
-    """The f32 equal to the f16 with the bits ``half`` (u32, below 2**16)."""
+    """Return the f32 equal to the f16 with the bits ``half`` (u32, below 2**16)."""
     magnitude = b.emit(ops.and_, half, b.const(0x7FFF, u32))
     shifted = b.emit(ops.shl, magnitude, b.const(13, u32))
     normal = b.emit(ops.add, shifted, b.const(_BIAS, u32))
@@ -77,12 +77,12 @@ def f32_from_half_bits(b: Builder, half: Op) -> Op:
 
 
 def half_bits_from_f32(b: Builder, value: Op) -> Op:
-    """The bits (u32) of the f16 equal to ``value``, an f32 that has one."""
+    """Return the bits (u32) of the f16 equal to ``value``, an f32 that has one."""
     bits = b.emit(ops.bitcast, value, type=u32)
     magnitude = b.emit(ops.and_, bits, b.const(0x7FFFFFFF, u32))
     normal = b.emit(ops.shr, b.emit(ops.sub, magnitude, b.const(_BIAS, u32)), b.const(13, u32))
     payload = b.emit(ops.and_, b.emit(ops.shr, magnitude, b.const(13, u32)), b.const(0x3FF, u32))
-    # A NaN of which only low bits are set must not become an infinity: it gets the upper bit that quiet NaN have.
+    # A NaN with only low bits set must not become an infinity: it gets the upper bit of quiet NaN.
     quiet = b.emit(ops.shl, b.cast(b.emit(ops.gt, magnitude, b.const(_F32_INFINITY, u32)), u32), b.const(9, u32))
     special = b.emit(ops.or_, b.emit(ops.or_, payload, quiet), b.const(_F16_INFINITY, u32))
     scaled = b.emit(ops.mul, b.emit(ops.bitcast, magnitude, type=f32), b.const(1 / _UNIT, f32))

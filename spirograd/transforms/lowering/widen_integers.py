@@ -1,8 +1,8 @@
-"""8-bit and 16-bit integers on devices that lack them, as values or in memory.
+"""Widening of 8-bit and 16-bit integers on devices that lack them, as values or in memory.
 
-A value of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that always holds the number itself: whatever may leave the range of the
-narrow type is brought back at once (`_WRAPPING`), and so the rest means the same on the wide type (`_KEPT`). Memory that the device cannot
-access in elements of 8 or 16 bits, that of 16-bit floats too, is accessed in words (see `packed_subwords`).
+A value of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that always holds the number itself: results that may leave the range of
+the narrow type are wrapped at once (`_WRAPPING`), so that the other operations mean the same on the wide type (`_KEPT`). Memory that the
+device cannot access in elements of 8 or 16 bits, also of 16-bit floats, is accessed in words (see `packed_subwords`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from spirograd.transforms.pass_context import PassContext
 
 _WIDE = {i8: i32, i16: i32, u8: u32, u16: u32}
 
-# What may leave the range, for operands in range.
+# Operations whose results may leave the range, for operands in range.
 _WRAPPING = {
     ops.add: "always", ops.sub: "always", ops.mul: "always", ops.neg: "always", ops.shl: "always",
     ops.not_: "unsigned",  # of a signed number it is -1 - a
     ops.abs_: "signed",  # of the smallest
 }  # fmt: skip
-# What stays in range. Counts of shifts and divisors are those that `legalize` leaves: below the width of the narrow type, and not -1.
+# Operations whose results stay in range. Counts of shifts and divisors are legal after `legalize`: below the width of the narrow type, and
+# not -1.
 _KEPT = frozenset((
     ops.const, ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.select, ops.vec, ops.extract, ops.insert,
     ops.call, ops.call_memory, ops.subgroup_read,
@@ -33,10 +34,10 @@ _KEPT = frozenset((
 
 
 def widen_integers(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Leave no value and no memory of a type of 8 or 16 bits that the device lacks, but for values of 16-bit floats.
+    """Remove all values and memory of types of 8 or 16 bits that the device lacks, except values of 16-bit floats.
 
-    Runs after `legalize` and `lower_atomics`, and does without what they have removed: unsafe divisors and shifts, bit counts of narrow
-    integers, their atomics, their conversion from floats.
+    Runs after `legalize` and `lower_atomics`, and does not handle operations that these have removed: unsafe divisors and shifts, bit
+    counts of narrow integers, their atomics, their conversion from floats.
     """
     caps = ctx.caps
     if caps.int8 and caps.int16 and caps.storage8 and caps.storage16:
@@ -63,7 +64,7 @@ class _Widen(Rewriter):
         return _WIDE[t] if t in self.missing else t
 
     def _type(self, t: Type) -> Type:
-        """What replaces ``t``."""
+        """Return the replacement of ``t``."""
         if isinstance(t, DType):
             return self._scalar(t)
         if isinstance(t, Vec):
@@ -93,7 +94,7 @@ class _Widen(Rewriter):
     # --- values ------------------------------------------------------------------------------------------------------------
 
     def _wrapped(self, value: Op, t: DType) -> Op:
-        """``value`` (of the type that replaces ``t``) modulo the range of ``t``."""
+        """Return ``value`` (of the type that replaces ``t``) modulo the range of ``t``."""
         b, wide = self.b, _WIDE[t]
         if not t.is_signed:
             return b.emit(ops.and_, value, b.const(int(t.max), wide))
@@ -109,7 +110,7 @@ class _Widen(Rewriter):
         return self._wrapped(new, t) if leaves else new
 
     def _converted(self, value: Op, t: DType, fits: bool) -> Op:
-        """An integer or truth value as one of type ``t``, or of what replaces it. ``fits``: it is in the range of ``t``."""
+        """Return an integer or truth value as one of type ``t``, or of its replacement. ``fits``: it is in the range of ``t``."""
         if t not in self.missing:
             return self.b.cast(value, t)
         wide = self.b.cast(value, _WIDE[t])
@@ -134,7 +135,7 @@ class _Widen(Rewriter):
         return self._from_bits(self._to_bits(value, source), target)
 
     def _to_bits(self, value: Op, t: DType) -> Op:
-        """The bits of a value of type ``t`` (8 or 16 bits), as a u32; ``value`` is that value or what replaces it."""
+        """Return the bits of a value of type ``t`` (8 or 16 bits), as a u32. ``value`` is that value or its replacement."""
         b = self.b
         if t is f16:
             if self.caps.int16:
@@ -144,7 +145,7 @@ class _Widen(Rewriter):
         return b.emit(ops.and_, bits, b.const(int(unsigned(t).max), u32)) if t.is_signed else bits
 
     def _from_bits(self, bits: Op, t: DType) -> Op:
-        """The value (or what replaces it) of type ``t`` with the low bits ``bits`` (u32, and no other bits set)."""
+        """Return the value (or its replacement) of type ``t`` with the low bits ``bits`` (u32, and no other bits set)."""
         b = self.b
         if t is f16:
             if self.caps.int16:
@@ -158,7 +159,7 @@ class _Widen(Rewriter):
         return ref.dtype in self.missing or not self.caps.stores(ref.dtype)
 
     def _widened(self, op: Op) -> Op:
-        """An access to shared memory, whose elements may have any type that values have."""
+        """Return an access to shared memory, whose elements may have any type of values."""
         ref = replace(op.attr, dtype=self._scalar(op.attr.dtype))
         return self.b.append(Op(op.code, self._type(op.type), self.args(op), ref, (), op.loc))
 

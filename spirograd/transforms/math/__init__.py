@@ -1,1 +1,1 @@
-"""Elementary functions as arithmetic."""
+"""Passes that expand elementary functions to arithmetic."""

@@ -1,19 +1,20 @@
-"""Replace elementary functions that the back end lacks by arithmetic.
+"""Expansion of elementary functions that the back end lacks to arithmetic.
 
-CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 stays, for libm and vector libraries.
-SPIR-V: f64 functions are expanded, because GLSL.std.450 has none. Of f32 the inverse trigonometric functions are, because drivers may
-be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4), the cases of pow that GLSL.std.450 leaves undefined, and sin, cos and tan on
-drivers whose are coarse (SwiftShader's sin by 2e-4); the others only without fast math, and if the device has the types that they compute
-in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its toolkit only.
-Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
+CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 stays, for libm and vector libraries. SPIR-V: f64 functions
+are expanded, because GLSL.std.450 has none. For f32 the inverse trigonometric functions are expanded, because drivers may be off by 4,096
+ulp there and are (Mesa's asin by 1.5e-4), and so are the cases of pow that GLSL.std.450 leaves undefined, and sin, cos and tan on drivers
+with inaccurate ones (SwiftShader's sin by 2e-4). The others are expanded only without fast math, and if the device has the types that they
+compute in. PTX: all functions of f32 and f64 are expanded, because NVIDIA's library of them is part of its toolkit only. Everywhere f16 is
+computed in f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
 
 On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
-from overlapping, so innermost loops get two versions. All invocations run the first, which has no branches and finds out whether an
-argument was large. Those for which one was run the second, which has the branches, and calls functions to stay small. Long runs of such
-functions without branches or writes between them, as in derivatives of loops that are one segment, get two versions in the same way.
+from overlapping, so innermost loops get two versions. All invocations run the first, which has no branches and determines whether an
+argument was large. Invocations with a large argument run the second, which has the branches, and calls functions to stay small. Long runs
+of such functions without branches or writes between them, as in derivatives of loops that are one segment, get two versions in the same
+way.
 
-A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel. The time that
-code generators and drivers take grows faster than the size of a function.
+A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel, because the time
+of code generators and drivers grows faster than the size of a function.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _F64: dict[OpCode, Expansion] = {
     ops.tanh: math_f64.tanh,
     ops.pow_: math_f64.pow_,
 }
-# Those of _F32 for targets whose ``fma`` rounds once.
+# Entries of _F32 for targets whose ``fma`` rounds once.
 _F32_FUSED = {
     **_F32,
     ops.exp: math_f32.exp_fused,
@@ -69,19 +70,19 @@ _F32_FUSED = {
     ops.cos: math_f32.cos_fused,
     ops.tan: math_f32.tan_fused,
 }
-# Those that branch, without branches.
+# The functions with branches, in forms without branches.
 _NEAR = {ops.sin: math_f32.sin_near, ops.cos: math_f32.cos_near, ops.tan: math_f32.tan_near}
 _BRANCHING = frozenset(_F32_FUSED[code] for code in _NEAR)
-# The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since what is
+# The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since the code
 # in these runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as
-# fast where each call depends on the one before, and up to a third longer where the calls are independent.
+# fast if each call depends on the one before, and up to a third longer if the calls are independent.
 _INLINED, _INLINED_ONE_BY_ONE, _INLINED_OUTSIDE_LOOPS = 24, 8, 8
 # The least and the most expansions of a run in two versions.
 _RUN = range(16, 257)
 _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
-_THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
-# Those of f32 that GLSL.std.450 leaves undefined for some operands, or that drivers compute inaccurately.
+_THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # entries of _F32 that compute in f64
+# Functions of f32 that GLSL.std.450 leaves undefined for some operands, or that drivers compute inaccurately.
 _COARSE: dict[OpCode, Expansion] = {
     ops.asin: math_f32.asin,
     ops.acos: math_f32.acos,
@@ -94,7 +95,7 @@ _F32_ALONE[ops.pow_] = math_f32.pow_of_device
 
 
 def _tables(ctx: PassContext) -> Tables:
-    """What to expand, by type."""
+    """Return the expansions by type."""
     if ctx.caps.target.f64_math_library:
         return {f32: _F32}
     if ctx.caps.target.fused_multiply_add:
@@ -112,12 +113,12 @@ class _Expander(Rewriter):
         self.tables = tables
         self.fast_math = fast_math
         self.calls = False  # whether the task being rewritten calls functions
-        self.yielded_values: frozenset[Op] = frozenset()  # by the regions of that task
+        self.yielded_values: frozenset[Op] = frozenset()  # the values that regions of that task yield
         self.functions: dict[tuple[OpCode, DType], Function] = {}
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
-        # While a loop is emitted for near arguments only: whether an argument was far away up to here.
+        # While a loop is emitted for near arguments only: whether an argument was far away so far.
         self.far: Op | None = None
-        self.magnitudes = Magnitudes()  # of the kernel as it was
+        self.magnitudes = Magnitudes()  # of the original kernel
         if tables.get(f32) is _F32_FUSED:
             self.handlers |= {ops.for_: self.loop, ops.if_: self.branch}
 
@@ -131,8 +132,8 @@ class _Expander(Rewriter):
         return self.copy(op)
 
     def _chain(self, region: Region, values: dict[Op, int]) -> int:
-        """The most operations in ``region`` that are expanded, of which each depends on the one before. ``values``: by value known so far,
-        how many it depends on."""
+        """Return the length of the longest chain of dependent operations in ``region`` that are expanded. ``values``: by value, the length
+        of its chain so far."""
         longest = 0
         for op in region.ops:
             inner = [self._chain(nested, values) for nested in op.regions]
@@ -142,17 +143,17 @@ class _Expander(Rewriter):
         return longest
 
     def _count(self, regions: Sequence[Region], in_loops: bool) -> int:
-        """How many operations in ``regions`` are expanded, with or without those in loops."""
-        found = 0
+        """Return how many operations in ``regions`` are expanded, with or without those in loops."""
+        count = 0
         for op in [op for region in regions for op in region.ops]:
             if op.code in _F32 and self._expansion(op):
-                found += 1
+                count += 1
             elif in_loops or op.code not in (ops.for_, ops.while_):
-                found += self._count(op.regions, in_loops)
-        return found
+                count += self._count(op.regions, in_loops)
+        return count
 
     def _expansion(self, op: Op) -> Expansion | None:
-        """How ``op`` is expanded, if it is."""
+        """Return the expansion of ``op``, or None if it has none."""
         return self._of_type(op.code, f32 if op.type is f16 else op.type)
 
     def _of_type(self, code: OpCode, t: Type) -> Expansion | None:
@@ -168,7 +169,7 @@ class _Expander(Rewriter):
         return self.b.cast(self._function(op.code, tuple(self.b.cast(a, f32) for a in args), near), f16)
 
     def _function(self, code: OpCode, args: Sequence[Op], near: bool) -> Op:
-        """``near``: no argument is large, as far as those before it are not."""
+        """Expand a function. ``near``: no argument is large, provided that no earlier one is."""
         expansion = self._of_type(code, args[0].type)
         if expansion is None:
             return self.b.emit(code, *args)
@@ -183,7 +184,7 @@ class _Expander(Rewriter):
         return self.b.emit(ops.call, *args, attr=function.name, type=function.result)
 
     def loop(self, op: Op) -> Op:
-        """A loop in two versions, if it may run twice; the second one for those that met an argument that is far away."""
+        """Emit a loop in two versions, if it may run twice. Invocations with a far argument run the second one."""
         if self.calls or self.far is not None or not _has_near(op.regions[0]) or not _may_repeat(op.regions[0]):
             return self.copy(op)
         b, (body,) = self.b, op.regions
@@ -198,7 +199,7 @@ class _Expander(Rewriter):
         *values, far = b.results(b.emit(ops.for_, *self.args(op), before, attr=op.attr, type=(*types, u1), regions=(near,)))
         b.begin()
         self.cloning += 1
-        self.calls = True  # it is rarely run, and would be the larger part of the code
+        self.calls = True  # it rarely runs, and would be the larger part of the code
         again = b.end(b.results(self.copy(op)))
         self.calls = False
         self.cloning -= 1
@@ -206,7 +207,7 @@ class _Expander(Rewriter):
         return b.emit(ops.if_, far, type=types, regions=(again, b.end(values)))
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        """`visit` each operation of a region; the runs in it twice."""
+        """Visit each operation of a region, and emit runs in it in two versions."""
         done = 0
         for first, end in self._runs(body):
             super().visit_all(body[done:first])
@@ -216,21 +217,21 @@ class _Expander(Rewriter):
         super().visit_all(body[done:])
 
     def _runs(self, body: Sequence[Op]) -> list[tuple[int, int]]:
-        """Where ``body`` has many functions that branch, with nothing between them that may not be done twice."""
-        found: list[tuple[int, int]] = []
+        """Return the runs of ``body``: many functions with branches, with nothing between them that must not repeat."""
+        runs: list[tuple[int, int]] = []
         if self.cloning or not self.calls or self.tables.get(f32) is not _F32_FUSED:
-            return found
+            return runs
         places: list[int] = []
         for k, op in enumerate(body):
             if op.code in _NEAR and op.type in (f16, f32):
                 places.append(k)
             elif op.regions or op.code.effect not in ("pure", "read"):
-                found += [(places[0], places[-1] + 1)] if len(places) in _RUN else []
+                runs += [(places[0], places[-1] + 1)] if len(places) in _RUN else []
                 places = []
-        return [*found, (places[0], places[-1] + 1)] if len(places) in _RUN else found
+        return [*runs, (places[0], places[-1] + 1)] if len(places) in _RUN else runs
 
     def run(self, run: Sequence[Op], used: Sequence[Op]) -> None:
-        """``run`` in two versions, for near arguments and for all. ``used``: its values that are used after it."""
+        """Emit ``run`` in two versions, for near arguments and for all. ``used``: its values that are used after it."""
         b = self.b
         self.far, self.calls = b.const(False, u1), False
         self.cloning += 1
@@ -247,7 +248,7 @@ class _Expander(Rewriter):
         self.env.update(zip(used, b.results(b.emit(ops.if_, far, type=tuple([op.type for op in used]), regions=(again, b.end(near))))))
 
     def branch(self, op: Op) -> Op:
-        """An `if`, which yields `far` as well where the version for near arguments has it."""
+        """Emit an `if`, which also yields `far` if the version for near arguments has it."""
         if self.far is None or not any(_has_near(region) for region in op.regions):
             return self.copy(op)
         b, before, regions = self.b, self.far, []
@@ -262,7 +263,7 @@ class _Expander(Rewriter):
         return new
 
     def _called(self, code: OpCode, args: Sequence[Op], expansion: Expansion) -> Function:
-        """The function ``code`` of the type of ``args``, made when it is first called."""
+        """Return the function ``code`` of the type of ``args``, which is defined at the first call."""
         t = args[0].type
         assert isinstance(t, DType)
         function = self.functions.get((code, t))
@@ -281,12 +282,12 @@ class _Expander(Rewriter):
 
 
 def square_root_power(x: Value) -> Value:
-    """x ** 0.5: exact for squares, which programs rely on, as in int(n ** 0.5). That of -0 and -infinity is positive."""
+    """Return x ** 0.5, which is exact for squares, as programs assume in int(n ** 0.5). For -0 and -infinity it is positive."""
     return x.eq(-math.inf).select(math.inf, (x + 0.0).sqrt())
 
 
 def _with_partners(run: Sequence[Op]) -> list[Op]:
-    """``run`` with each sine beside the cosine of the same value: from there on the value need not be kept for the other one."""
+    """Return ``run`` with each sine beside the cosine of the same value, so that the value is not live until the other one."""
     codes = {(op.code, op.args): op for op in run if op.code in _PARTNER}
     ordered: dict[Op, None] = {}
     for op in run:
@@ -298,7 +299,7 @@ def _with_partners(run: Sequence[Op]) -> list[Op]:
 
 
 def _operands(op: Op) -> set[Op]:
-    """The values that ``op`` uses, its regions included."""
+    """Return the values that ``op`` uses, its regions included."""
     return {*op.args, *[v for region in op.regions for v in region.live_ins]}
 
 
@@ -307,7 +308,7 @@ def _has_near(region: Region) -> bool:
 
 
 def _may_repeat(body: Region) -> bool:
-    """Whether an iteration of a loop without loops inside may be run again: it writes only adstacks, and reads no adstack then."""
+    """Return whether an iteration of a loop without inner loops may run again: it writes only adstacks, and then reads no adstack."""
     read = False
     written = False
     for op in body.walk():
@@ -328,5 +329,5 @@ def _is_adstack(op: Op) -> bool:
 
 
 def expand_math(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with the elementary functions that the back end lacks expanded to arithmetic. Kernel or device IR."""
+    """Expand the elementary functions of ``kernel`` (kernel or device IR) that the back end lacks."""
     return _Expander(_tables(ctx), ctx.options.fast_math).kernel(kernel)

@@ -23,7 +23,7 @@ from spirograd.transforms.math.values import Value, branch
 # Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits.
 MAGIC = 1.5 * 2.0**23
 MAGIC_BITS = 0x4B400000
-ONES = 2.0**23  # from here to its double, numbers are integers
+ONES = 2.0**23  # from here to twice this number, floats are integers
 MAGIC_F64 = 1.5 * 2.0**52
 # The same for an exponent with twice the bias of f32: shifted left, the low bits are the exponent fields of two factors.
 MAGIC_BIASED = MAGIC + 2 * 127
@@ -40,7 +40,7 @@ PI_HIGH, PI_LOW = fits.PI_28
 
 
 def _scale(value: Value, n: Value) -> Value:
-    """value * 2**n for |n| < 250, in two steps, so that overflow and subnormal results come out right."""
+    """Return value * 2**n for |n| < 250, in two steps, so that overflow and subnormal results are right."""
     half = n >> 1
     first = ((half + 127) << EXPONENT).as_float(f32)
     second = ((n - half + 127) << EXPONENT).as_float(f32)
@@ -48,7 +48,7 @@ def _scale(value: Value, n: Value) -> Value:
 
 
 def _reduce_exp(x: Value) -> tuple[Value, Value, Value]:
-    """x = n ln(2) + r: (n as i32, n, r). |x| < 1e5."""
+    """Return (n as i32, n, r) with x = n ln(2) + r. |x| < 1e5."""
     shifted = (x.exact() * LOG2_E) + MAGIC
     n = shifted - MAGIC
     r = n.fma(-LN2_LOW, n.fma(-LN2_HIGH, x))
@@ -63,7 +63,7 @@ def exp(x: Value) -> Value:
 
 
 def exp_fused(x: Value) -> Value:
-    """`exp` in fewer operations. 2**n is the product of two powers whose exponents, with their bias, add up to n + 254."""
+    """Compute `exp` in fewer operations. 2**n is the product of two powers whose exponents, with their bias, add up to n + 254."""
     x = x.clamp(-105.0, 89.0)
     shifted = x.fma(LOG2_E, MAGIC_BIASED)
     n = shifted - MAGIC_BIASED
@@ -76,7 +76,7 @@ def exp_fused(x: Value) -> Value:
 
 
 def tanh(x: Value) -> Value:
-    """x + x**3 P(x**2) up to 5/8, then 1 - 2 / (e**(2|x|) + 1)."""
+    """Compute x + x**3 P(x**2) up to 5/8, then 1 - 2 / (e**(2|x|) + 1)."""
     a = x.abs()
     z = a * a
     small = (z * a).fma(z.horner(fits.TANH_F32), a)
@@ -87,8 +87,8 @@ def tanh(x: Value) -> Value:
 
 
 def _split_log(x: Value, least_bits: int = SQRT_HALF_BITS) -> tuple[Value, Value]:
-    """x > 0 as 2**k * m, where m is less than twice the least that it can be: (k as i32, m). Subnormal x too. ``least_bits``: of the least
-    m, which is sqrt(1/2) unless given."""
+    """Return (k as i32, m) with x = 2**k * m, x > 0, also subnormal; m is less than twice its lower bound. ``least_bits``: the bits of that
+    bound, sqrt(1/2) by default."""
     tiny = x < 2.0**-126
     bits = tiny.select(x * 2.0**25, x).bits() - least_bits
     k = bits >> EXPONENT
@@ -97,7 +97,7 @@ def _split_log(x: Value, least_bits: int = SQRT_HALF_BITS) -> tuple[Value, Value
 
 
 def log(x: Value) -> Value:
-    """log(2**k (1 + f)) = k ln(2) + f - (f**2/2 - s (f**2/2 + R)), s = f / (2 + f)."""
+    """Compute log(2**k (1 + f)) = k ln(2) + f - (f**2/2 - s (f**2/2 + R)), s = f / (2 + f)."""
     k, m = _split_log(x)
     f = m - 1.0
     s = f / (f + 2.0)
@@ -109,7 +109,7 @@ def log(x: Value) -> Value:
 
 
 def log_fused(x: Value) -> Value:
-    """`log` without a division, which takes a GPU as long as six of these products. ``fma`` rounds once."""
+    """Compute `log` without a division, which takes a GPU as long as six of these products. ``fma`` rounds once."""
     tiny = x < 2.0**-126
     x = tiny.select(x * 2.0**25, x)
     bits = x.bits()
@@ -124,18 +124,19 @@ def log_fused(x: Value) -> Value:
 
 
 def _log_of_all(x: Value, value: Value) -> Value:
-    """``value`` where x is positive and finite."""
+    """Return ``value`` where x is positive and finite, and the special values elsewhere."""
     value = (x < math.inf).select(value, x)
     return (x > 0.0).select(value, _log_of_nonpositive(x))
 
 
 def _log_of_nonpositive(x: Value) -> Value:
-    """-inf at zero, else NaN (x > 0 is false for NaN too)."""
+    """Return -inf at zero, else NaN (x > 0 is false for NaN too)."""
     return x.eq(0.0).select(-math.inf, x.const(math.nan))
 
 
 def _sine_of_reduced(r: Value, flip: Value) -> Value:
-    """sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The clamp bounds what huge arguments leave."""
+    """Return sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The clamp bounds the remainders of huge
+    arguments."""
     return _signed_sine(r.clamp(-1.5707964, 1.5707964), flip)
 
 
@@ -148,7 +149,7 @@ def sin(x: Value) -> Value:
 
 
 def cos(x: Value) -> Value:
-    """cos(x) = -(-1)**n sin(x - (n + 1/2) pi)."""
+    """Compute cos(x) = -(-1)**n sin(x - (n + 1/2) pi)."""
     wide = x.cast(f64)
     shifted = (wide * (1 / math.pi) - 0.5) + MAGIC_F64
     n = (shifted - MAGIC_F64) + 0.5
@@ -165,26 +166,26 @@ def tan(x: Value) -> Value:
 
 
 def _tangent_of_reduced(r: Value, n: Value) -> Value:
-    """tan(r), |r| <= pi/4, for even n, else -1 / tan(r)."""
+    """Return tan(r), |r| <= pi/4, for even n, else -1 / tan(r)."""
     z = r * r
     value = (z * r).fma(z.horner(fits.TAN_F32), r)
     odd = (n & 1).ne(0)
     return odd.select(-1.0, value) / odd.select(value, 1.0)
 
 
-# Up to here quotients are integers below 2**16, whose products with the parts of pi ``fma`` subtracts with one rounding each.
+# The limit up to which quotients are integers below 2**16, whose products with the parts of pi ``fma`` subtracts with one rounding each.
 _NEAR = 1e5
-MOST_NEAR = _NEAR / 2  # what is known to be at most this is near, whatever was rounded
+MOST_NEAR = _NEAR / 2  # values of at most this magnitude are near, in spite of rounding
 
 
 def is_near(x: Value) -> Value:
-    """Whether the functions `sin_near`, `cos_near` and `tan_near` hold for ``x``."""
+    """Return whether the functions `sin_near`, `cos_near` and `tan_near` hold for ``x``."""
     return x.abs() < _NEAR
 
 
 def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
-    """(r, n as i32): x = n pi / ``multiple`` + r, with ``half`` |x| = (n + 1/2) pi / ``multiple`` + r, |r| at most half of that step,
-    nearly. x must be near, and ``fma`` round once. ``parts``: pi as a sum; where all are positive, r of -0 is -0."""
+    """Return (r, n as i32) with x = n pi / ``multiple`` + r, or with ``half`` |x| = (n + 1/2) pi / ``multiple`` + r; |r| is at most about
+    half of that step. x must be near, and ``fma`` round once. ``parts``: pi as a sum; if all are positive, r of -0 is -0."""
     turns = multiple / math.pi
     if half:  # 2**23 - 1/2 is a number of f32, which saves sums, but those of less than 2**23 would round to halves
         x = x.abs()
@@ -200,8 +201,8 @@ def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence
 
 
 def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
-    """The same for all x; with ``half``, what is far away is x, not |x|. That is reduced once more in f64, which is slow on many GPUs: by
-    those invocations that have to."""
+    """Return `_reduced_near` for all x; with ``half``, far values reduce x, not |x|. Invocations with far values reduce again in f64, which
+    is slow on many GPUs."""
     r, n = _reduced_near(x, multiple, half, parts)
 
     def far() -> tuple[Value, Value]:
@@ -219,15 +220,15 @@ def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[floa
 
 
 def _signed_sine(r: Value, flip: Value) -> Value:
-    """sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set."""
+    """Return sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set."""
     z = r * r
     value = (z * r).fma(z.horner(fits.SIN_F32), r)
     return (value.bits() ^ (flip << 31)).as_float(f32)
 
 
 def _signed_sine_fused(r: Value, flip: Value) -> Value:
-    """As `_signed_sine`. The sum with zero makes the product positive at zero, so that -0 stays -0; adding to the highest bit changes that
-    alone."""
+    """Return what `_signed_sine` returns. The sum with zero makes the product positive at zero, so that -0 stays -0; adding to the highest
+    bit changes that bit alone."""
     z = r * r
     value = r.fma(z.fma(z.horner(fits.SIN_F32), 0.0), r)
     return (value.bits() + (flip << 31)).as_float(f32)
@@ -237,31 +238,32 @@ _Reduction = Callable[..., tuple[Value, Value]]
 
 
 def sin_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
-    """`sin` without f64, but for large |x|."""
+    """Compute `sin` without f64, except for large |x|."""
     return _signed_sine_fused(*reduce(x, 1))
 
 
 def cos_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
-    """`cos` without f64, but for large |x|: (-1)**n sin((n + 1/2) pi - x), of x or, where that is near, |x|."""
+    """Compute `cos` without f64, except for large |x|: (-1)**n sin((n + 1/2) pi - x), with |x| in place of x if it is near."""
     r, n = reduce(x, 1, half=True)
     return _signed_sine_fused(-r, n)
 
 
 def tan_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
-    """`tan` without f64, but for large |x|."""
+    """Compute `tan` without f64, except for large |x|."""
     return x.eq(0.0).select(x, _tangent_of_reduced(*reduce(x, 2, parts=fits.PI_24_24)))
 
 
-# The same without branches, right where `is_near` holds.
+# The same without branches, valid where `is_near` holds.
 sin_near, cos_near, tan_near = (functools.partial(function, reduce=_reduced_near) for function in (sin_fused, cos_fused, tan_fused))
 
 
-# Up to here quotients are integers, or halves, of 13 bits, whose products with the first two parts of PI_11_11 are exact in f32.
+# The limit up to which quotients are integers, or halves, of 13 bits, whose products with the first two parts of PI_11_11 are exact in f32.
 _SPLIT = 2.0**13
 
 
 def _split_or_native(code: OpCode, x: Value, multiple: float, half: bool, value: Callable[[Value, Value], Value]) -> Value:
-    """``value(r, n as i32)`` where x = n pi / ``multiple`` + r, or (n + 1/2) with ``half``; what the device computes where x is large."""
+    """Return ``value(r, n as i32)`` with x = n pi / ``multiple`` + r, or (n + 1/2) with ``half``, and the device's own function where x is
+    large."""
     n = (x.exact() * (multiple / math.pi) + (0.0 if half else 0.5)).floor()
     turns = (n + 0.5 if half else n).exact()
     r = x.exact()
@@ -272,7 +274,7 @@ def _split_or_native(code: OpCode, x: Value, multiple: float, half: bool, value:
 
 
 def sin_split(x: Value) -> Value:
-    """`sin` without f64 and without fused ``fma``."""
+    """Compute `sin` without f64 and without fused ``fma``."""
     return x.eq(0.0).select(x, _split_or_native(ops.sin, x, 1, False, _signed_sine))
 
 
@@ -285,7 +287,7 @@ def tan_split(x: Value) -> Value:
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value]:
-    """(large, s, asin(s) - s): s = sqrt((1 - |x|) / 2) where large (|x| > 1/2), else |x|."""
+    """Return (large, s, asin(s) - s): s = sqrt((1 - |x|) / 2) where large (|x| > 1/2), else |x|."""
     a = x.abs()
     large = a > 0.5
     z = large.select(a.fma(-0.5, 0.5), a * a)
@@ -294,7 +296,7 @@ def _asin_parts(x: Value) -> tuple[Value, Value, Value]:
 
 
 def asin(x: Value) -> Value:
-    """|x| > 1/2: pi/2 - 2 asin(s), with the rounding error of pi/2 - 2 s."""
+    """Compute asin. |x| > 1/2: pi/2 - 2 asin(s), with the rounding error of pi/2 - 2 s."""
     high, low = fits.HALF_PI_24
     large, s, tail = _asin_parts(x)
     base = s.fma(-2.0, high)
@@ -303,7 +305,7 @@ def asin(x: Value) -> Value:
 
 
 def acos(x: Value) -> Value:
-    """|x| <= 1/2: pi/2 - asin(x); x > 1/2: 2 asin(s); x < -1/2: pi - 2 asin(s)."""
+    """Compute acos. |x| <= 1/2: pi/2 - asin(x); x > 1/2: 2 asin(s); x < -1/2: pi - 2 asin(s)."""
     high, low = fits.HALF_PI_24
     large, s, tail = _asin_parts(x)
     value = s + tail
@@ -314,7 +316,7 @@ def acos(x: Value) -> Value:
 
 
 def _with_sign_of(magnitude: Value, sign: Value) -> Value:
-    """``magnitude`` (not negative) with the sign bit of ``sign``."""
+    """Return ``magnitude`` (not negative) with the sign bit of ``sign``."""
     return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f32)
 
 
@@ -330,14 +332,14 @@ def atan2(y: Value, x: Value) -> Value:
 
 
 def into_quadrant(angle: Value, steep: Value, left: Value, half_pi: tuple[float, ...], pi: tuple[float, ...]) -> Value:
-    """``angle`` in [0, pi/4] from the nearest half axis, as the angle from the positive x axis: 0, pi/2 or pi, plus or minus it."""
+    """Return ``angle`` in [0, pi/4] from the nearest half axis, as the angle from the positive x axis: 0, pi/2 or pi, plus or minus it."""
     high = steep.select(half_pi[0], left.select(pi[0], angle.const(0.0)))
     low = steep.select(half_pi[1], left.select(pi[1], angle.const(0.0)))
     return high + ((steep ^ left).select(-angle, angle) + low)
 
 
 def pow_(x: Value, y: Value) -> Value:
-    """|x|**y = 2**(y log2|x|), logarithm and product in f64, the last polynomial in f32; then the special cases of IEEE 754 pow."""
+    """Compute |x|**y = 2**(y log2|x|), logarithm and product in f64, the last polynomial in f32; then the special cases of IEEE 754 pow."""
     a = x.abs()
     k, m = _split_log(a)
     wide = m.cast(f64)
@@ -352,27 +354,27 @@ def pow_(x: Value, y: Value) -> Value:
 
 
 def pow_of_device(x: Value, y: Value) -> Value:
-    """The device's function, which need not be defined but for positive finite |x|; then the special cases of IEEE 754 pow."""
+    """Compute pow by the device's function, which must be defined for positive finite |x| only; then the special cases of IEEE 754 pow."""
     a = x.abs()
     return power_cases(x, y, a, a.pow(y.clamp(-(2.0**40), 2.0**40)))
 
 
 def power_cases(x: Value, y: Value, a: Value, value: Value) -> Value:
-    """pow(x, y) from value = |x|**y as it is for positive finite |x| = a. For f32 and f64."""
+    """Return pow(x, y) from value = |x|**y for positive finite |x| = a. For f32 and f64."""
     t = x.type
     falls = y < 0.0
     zero = a.eq(0.0)
-    # 0 and infinity: which of the two results depends on the sign of y.
+    # 0 and infinity: the sign of y decides between the two results.
     edge = (zero ^ falls).select(0.0, x.const(math.inf))
     value = (zero | a.eq(math.inf)).select(edge, value)
     # Negative x: an odd integer exponent keeps the sign, another integer drops it; no real result otherwise.
     half = y * 0.5
     odd_or_fraction = half.floor().ne(half)
-    whole = y.floor().eq(y)
+    is_integer = y.floor().eq(y)
     sign = x.bits() & (SIGN if t is f32 else -(1 << 63))
-    odd = odd_or_fraction & whole
+    odd = odd_or_fraction & is_integer
     value = odd.select((value.bits() | sign).as_float(t), value)
     finite_negative = (x < 0.0) & (x > -math.inf)
-    value = (finite_negative & ~whole).select(math.nan, value)
+    value = (finite_negative & ~is_integer).select(math.nan, value)
     value = (x.ne(x) | y.ne(y)).select(x + y, value)
     return (x.eq(1.0) | y.eq(0.0)).select(1.0, value)

@@ -31,34 +31,34 @@ LN2_HIGH, LN2_LOW = fits.LN2_33
 
 
 def _power_of_two(n: Value) -> Value:
-    """2**n of an i64 in the range of normal exponents."""
+    """Return 2**n of an i64 in the range of normal exponents."""
     return ((n + 1023) << EXPONENT).as_float(f64)
 
 
 def _scale(value: Value, n: Value) -> Value:
-    """value * 2**n for |n| < 2000, in two steps, so that overflow and subnormal results come out right."""
+    """Return value * 2**n for |n| < 2000, in two steps, so that overflow and subnormal results are right."""
     half = n >> 1
     return value * _power_of_two(half) * _power_of_two(n - half)
 
 
 def _chop(x: Value) -> Value:
-    """The upper 21 bits of the significand: products of two such numbers are exact."""
+    """Return the upper 21 bits of the significand: products of two such numbers are exact."""
     return (x.bits() & -(1 << 32)).as_float(f64)
 
 
 def _with_sign_of(magnitude: Value, sign: Value) -> Value:
-    """``magnitude`` (not negative) with the sign bit of ``sign``."""
+    """Return ``magnitude`` (not negative) with the sign bit of ``sign``."""
     return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f64)
 
 
 def _round(x: Value) -> tuple[Value, Value]:
-    """The nearest integer, as i64 and as f64; |x| < 2**51."""
+    """Return the nearest integer, as i64 and as f64; |x| < 2**51."""
     shifted = x + MAGIC
     return shifted.bits() - MAGIC_BITS, shifted - MAGIC
 
 
 def _expm1_parts(x: Value) -> tuple[Value, Value]:
-    """x = n ln(2) + r: (n as i64, e**r - 1)."""
+    """Return (n as i64, e**r - 1) with x = n ln(2) + r."""
     k, n = _round(x * LOG2_E)
     high = x - n * LN2_HIGH
     low = n * LN2_LOW
@@ -72,19 +72,19 @@ def exp(x: Value) -> Value:
 
 
 def tanh(x: Value) -> Value:
-    """expm1(2|x|) / (expm1(2|x|) + 2), with expm1 = (2**n - 1) + 2**n (e**r - 1)."""
+    """Compute expm1(2|x|) / (expm1(2|x|) + 2), with expm1 = (2**n - 1) + 2**n (e**r - 1)."""
     k, reduced = _expm1_parts((x.abs() * 2.0).clamp(0.0, 44.0))
     power = _power_of_two(k)
     expm1 = (power - 1.0) + power * reduced
     divisor = expm1 + 2.0
     quotient = expm1 / divisor
-    # What rounding the divisor lost matters while it is near 2.
+    # The rounding error of the divisor matters while it is near 2.
     lost = (expm1 < 2.0).select(expm1 - (divisor - 2.0), 0.0)
     return _with_sign_of(quotient - quotient * lost * 0.5, x)
 
 
 def _split_log(x: Value) -> tuple[Value, Value]:
-    """x > 0 as 2**k * m, sqrt(1/2) <= m < sqrt(2): (k as f64, m). Subnormal x too."""
+    """Return (k as f64, m) with x = 2**k * m, sqrt(1/2) <= m < sqrt(2), for x > 0, also subnormal."""
     tiny = x < 2.0**-1022
     bits = tiny.select(x * 2.0**54, x).bits() - SQRT_HALF_BITS
     k = (bits >> EXPONENT).cast(f64)
@@ -93,7 +93,7 @@ def _split_log(x: Value) -> tuple[Value, Value]:
 
 
 def log(x: Value) -> Value:
-    """log(2**k (1 + f)) = k ln(2) + f - (f**2/2 - s (f**2/2 + R)), s = f / (2 + f)."""
+    """Compute log(2**k (1 + f)) = k ln(2) + f - (f**2/2 - s (f**2/2 + R)), s = f / (2 + f)."""
     k, m = _split_log(x)
     f = m - 1.0
     s = f / (f + 2.0)
@@ -107,14 +107,14 @@ def log(x: Value) -> Value:
 
 
 def _difference(a: Value, b: Value) -> tuple[Value, Value]:
-    """a - b and its rounding error (Knuth)."""
+    """Return a - b and its rounding error (Knuth)."""
     d = a - b
     t = d - a
     return d, (a - (d - t)) - (b + t)
 
 
 def _reduce_angle(x: Value) -> tuple[Value, Value, Value]:
-    """x = k pi/2 + (r + tail), |r| <= pi/4: (k as i64, r, tail). 0 for arguments too large to reduce, NaN for infinities."""
+    """Return (k as i64, r, tail) with x = k pi/2 + (r + tail), |r| <= pi/4: 0 for arguments too large to reduce, NaN for infinities."""
     k, n = _round(x * (2 / math.pi))
     first, second, third, fourth = fits.HALF_PI_33
     a, error_a = _difference(x - n * first, n * second)
@@ -123,12 +123,12 @@ def _reduce_angle(x: Value) -> tuple[Value, Value, Value]:
     r = c + low
     tail = low - (r - c)
     reduced = r.abs() < 0.8
-    beyond = (x.abs() < math.inf).select(x.const(0.0), math.nan)  # not x - x, which drivers take for 0
+    beyond = (x.abs() < math.inf).select(x.const(0.0), math.nan)  # not x - x, which drivers simplify to 0
     return k, reduced.select(r, beyond), reduced.select(tail, 0.0)
 
 
 def _sine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:
-    """sin(r + tail) as an unevaluated sum."""
+    """Return sin(r + tail) as an unevaluated sum."""
     z = r * r
     cube = z * r
     rest = z * (tail * 0.5 + cube * z.horner(fits.SIN_F64[1:]))
@@ -136,7 +136,7 @@ def _sine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:
 
 
 def _cosine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:
-    """cos(r + tail) as an unevaluated sum."""
+    """Return cos(r + tail) as an unevaluated sum."""
     z = r * r
     half = z * 0.5
     w = 1.0 - half
@@ -144,13 +144,13 @@ def _cosine_kernel(r: Value, tail: Value) -> tuple[Value, Value]:
 
 
 def _sum(parts: tuple[Value, Value]) -> tuple[Value, Value]:
-    """The rounded sum, the larger part first, and what rounding lost."""
+    """Return the rounded sum, with the larger part first, and the rounding error."""
     total = parts[0] + parts[1]
     return total, parts[1] - (total - parts[0])
 
 
 def _by_quadrant(k: Value, sine: Value, cosine: Value) -> Value:
-    """sin(k pi/2 + r) from sin(r) and cos(r)."""
+    """Return sin(k pi/2 + r) from sin(r) and cos(r)."""
     value = (k & 1).ne(0).select(cosine, sine)
     return (value.bits() ^ ((k << 62) & SIGN)).as_float(f64)
 
@@ -166,7 +166,7 @@ def cos(x: Value) -> Value:
 
 
 def tan(x: Value) -> Value:
-    """The quotient of sine and cosine, corrected by what rounding lost of both; for that a reciprocal in f32 will do."""
+    """Compute the quotient of sine and cosine, corrected by the rounding errors of both, for which a reciprocal in f32 suffices."""
     k, r, tail = _reduce_angle(x)
     sine, sine_low = _sum(_sine_kernel(r, tail))
     cosine, cosine_low = _sum(_cosine_kernel(r, tail))
@@ -180,13 +180,14 @@ def tan(x: Value) -> Value:
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value, Value]:
-    """(large, s, s R, error): asin(s) = s + s R, s = sqrt((1 - |x|) / 2) where large (|x| > 1/2), else |x|; the root is chop(s) + error."""
+    """Return (large, s, s R, error): asin(s) = s + s R, s = sqrt((1 - |x|) / 2) where large (|x| > 1/2), else |x|; the root is chop(s) +
+    error."""
     a = x.abs()
     large = a > 0.5
     z = large.select((1.0 - a) * 0.5, a * a)
     s = large.select(z.sqrt(), a)
     head = _chop(s)
-    # The tiny summand matters for s = 0 only, where it keeps 0 / 0 away.
+    # The tiny summand matters for s = 0 only, where it avoids 0 / 0.
     error = (z - head * head) / ((s + head) + 2.0**-1000)
     return large, s, s * (z * z.horner(fits.ASIN_F64)), error
 
@@ -201,7 +202,7 @@ def asin(x: Value) -> Value:
 
 
 def acos(x: Value) -> Value:
-    """|x| <= 1/2: pi/2 - asin(x); x > 1/2: 2 asin(s); x < -1/2: pi - 2 asin(s)."""
+    """Compute acos. |x| <= 1/2: pi/2 - asin(x); x > 1/2: 2 asin(s); x < -1/2: pi - 2 asin(s)."""
     high, low = fits.HALF_PI
     large, s, tail, error = _asin_parts(x)
     negative = x < 0.0
@@ -212,7 +213,8 @@ def acos(x: Value) -> Value:
 
 
 def atan2(y: Value, x: Value) -> Value:
-    """The quotient of the smaller by the larger coordinate; beyond tan(pi/8) by way of atan(q) = pi/4 + atan((q - 1) / (q + 1))."""
+    """Compute the angle from the quotient of the smaller by the larger coordinate, beyond tan(pi/8) by atan(q) = pi/4 + atan((q - 1) / (q +
+    1))."""
     high, low = fits.HALF_PI
     ax, ay = x.abs(), y.abs()
     steep = ay > ax
@@ -234,7 +236,7 @@ def atan2(y: Value, x: Value) -> Value:
 
 
 def _log2_parts(a: Value) -> tuple[Value, Value]:
-    """log2(a) as a sum, good to about 2**-64 of it; the first part has 21 bits."""
+    """Return log2(a) as a sum, accurate to about 2**-64 of it; the first part has 21 bits."""
     k, m = _split_log(a)
     f = m - 1.0
     g = m + 1.0
@@ -260,7 +262,7 @@ def _log2_parts(a: Value) -> tuple[Value, Value]:
 
 
 def pow_(x: Value, y: Value) -> Value:
-    """|x|**y = 2**(y log2|x|), with the logarithm and the product in two parts; then the special cases of IEEE 754 pow."""
+    """Compute |x|**y = 2**(y log2|x|), with the logarithm and the product in two parts; then the special cases of IEEE 754 pow."""
     a = x.abs()
     log_high, log_low = _log2_parts(a)
     bounded = y.clamp(-(2.0**66), 2.0**66)

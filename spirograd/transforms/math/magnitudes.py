@@ -1,4 +1,4 @@
-"""Bounds of the absolute values of floats, from the operations that make them: where arguments of sines are known not to be large."""
+"""Bounds of the absolute values of floats, from the operations that compute them, which show that arguments of sines are not large."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-_DEPTH = 32  # of operations that are looked at
-# By operation: a bound of the result, from those of the operands.
+_DEPTH = 32  # The depth of operands that is examined.
+# By operation: a function from bounds of the operands to a bound of the result.
 _BOUNDS: dict[OpCode, Callable[..., float]] = {
     ops.neg: lambda a: a,
     ops.abs_: lambda a: a,
@@ -25,23 +25,23 @@ _BOUNDS: dict[OpCode, Callable[..., float]] = {
 
 
 class Magnitudes:
-    """``most(value)``: what the absolute value of a float does not exceed, but for rounding and overflow, unless it is NaN; infinity if
-    nothing is known. Values that have overflowed may be infinite, or NaN, where the bound is finite.
+    """Bounds of magnitudes. ``most(value)``: an upper bound of the absolute value of a float, apart from rounding and overflow, unless it
+    is NaN; infinity if no bound is known. Values that have overflowed may be infinite, or NaN, where the bound is finite.
 
-    Sines and cosines count as at most 1, infinity as one of their arguments included: NaN is what they must give then."""
+    Sines and cosines are at most 1, also for infinite arguments, whose result must be NaN."""
 
     def __init__(self) -> None:
-        self._known: dict[Op, tuple[int, float]] = {}  # to which depth operations were looked at, and the bound
+        self._known: dict[Op, tuple[int, float]] = {}  # the depth of operands that was examined, and the bound
 
     def most(self, value: Op, depth: int = _DEPTH) -> float:
-        """See `Magnitudes`."""
-        known, found = self._known.get(value, (0, math.inf))
-        if known < depth and found == math.inf:
-            found = self._found(value, depth)
-            self._known[value] = depth, found
-        return found
+        """Return the bound of ``value``, see `Magnitudes`."""
+        known, bound = self._known.get(value, (0, math.inf))
+        if known < depth and bound == math.inf:
+            bound = self._bound(value, depth)
+            self._known[value] = depth, bound
+        return bound
 
-    def _found(self, value: Op, depth: int) -> float:
+    def _bound(self, value: Op, depth: int) -> float:
         if not isinstance(value.type, DType) or not value.type.is_float or not depth:
             return math.inf
         if value.code is ops.const:

@@ -1,7 +1,7 @@
 """Values with Python operators, so that formulas in IR read like formulas.
 
-Everything here appends pure operations to a Builder. f64 additions, subtractions and multiplications are emitted with the attribute
-"exact" (no contraction, no reassociation), because the algorithms for f64 compute rounding errors; for f32 only where `exact` asks for it.
+Everything here appends pure operations to a Builder. f64 additions, subtractions and multiplications are emitted with the attribute "exact"
+(no contraction, no reassociation), because the algorithms for f64 compute rounding errors; for f32 only where `exact` selects it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Operand = Union["Value", int, float]
 
 
 class Value:
-    """An operation and the builder that takes more of them. Numbers on either side of an operator become constants of its type."""
+    """An operation with the builder for further operations. Numbers on either side of an operator become constants of its type."""
 
     __slots__ = ("b", "op", "rounding")
 
@@ -34,11 +34,11 @@ class Value:
         return self.op.type
 
     def const(self, value: float) -> Value:
-        """A constant of this type."""
+        """Return a constant of this type."""
         return Value(self.b, self.b.const(value, self.type), self.rounding)
 
     def exact(self) -> Value:
-        """The same value; sums and products of it (as the left operand) are rounded once each, as written."""
+        """Return the same value; sums and products of it (as the left operand) are rounded once each, as written."""
         return Value(self.b, self.op, "exact")
 
     def _with(self, code: OpCode, *others: Operand, swap: bool = False) -> Value:
@@ -106,7 +106,7 @@ class Value:
         return self._with(ops.ne, other)
 
     def fma(self, factor: Operand, summand: Operand) -> Value:
-        """self * factor + summand, rounded once or twice."""
+        """Return self * factor + summand, rounded once or twice."""
         return self._with(ops.fma, factor, summand)
 
     def abs(self) -> Value:
@@ -125,15 +125,15 @@ class Value:
         return Value(self.b, self.b.cast(self.op, t))
 
     def bits(self, t: DType | None = None) -> Value:
-        """The bit pattern of a float as an integer, which is signed unless it is to be of the type ``t``."""
+        """Return the bit pattern of a float as an integer, of type ``t``, by default signed."""
         return Value(self.b, self.b.emit(ops.bitcast, self.op, type=t or (i64 if self.type is f64 else i32)))
 
     def as_float(self, t: DType) -> Value:
-        """The float ``t`` with this bit pattern."""
+        """Return the float ``t`` with this bit pattern."""
         return Value(self.b, self.b.emit(ops.bitcast, self.op, type=t))
 
     def select(self, yes: Operand, no: Operand) -> Value:
-        """``yes`` where this truth value holds, else ``no``; at least one is a Value."""
+        """Return ``yes`` where this truth value holds, else ``no``; at least one is a Value."""
         assert self.type is u1
         like = yes if isinstance(yes, Value) else no
         assert isinstance(like, Value)
@@ -142,16 +142,16 @@ class Value:
         return Value(self.b, self.b.emit(ops.select, self.op, a.op, c.op), like.rounding)
 
     def clamp(self, low: float, high: float) -> Value:
-        """Within [low, high]; NaN stays NaN (so no ``min`` and ``max``)."""
+        """Return the value limited to [low, high]; NaN stays NaN (so it uses no ``min`` and ``max``)."""
         below = (self > high).select(high, self)
         return (below < low).select(low, below)
 
     def at_least(self, bound: float) -> Value:
-        """The larger one of this and ``bound``; of NaN either."""
+        """Return the larger one of this and ``bound``; for NaN, either."""
         return self._with(ops.max_, bound)
 
     def horner(self, coefficients: Sequence[float]) -> Value:
-        """The polynomial in this value, lowest power first, with ``fma``."""
+        """Return the polynomial in this value, lowest power first, with ``fma``."""
         result = self.const(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             result = result.fma(self, c)
@@ -159,7 +159,7 @@ class Value:
 
 
 def branch(condition: Value, then: Callable[[], Sequence[Value]], orelse: Callable[[], Sequence[Value]]) -> list[Value]:
-    """The values that one of both functions makes, in control flow of its own."""
+    """Return the values of one of the two functions, in control flow of its own."""
     b = condition.b
     regions = []
     for values in (then, orelse):

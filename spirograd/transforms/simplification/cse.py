@@ -1,4 +1,4 @@
-"""Merge equal values: pure operations, and loads with no write in between."""
+"""Common subexpression elimination: pure operations, and loads with no write in between."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Let one operation stand for all that compute the same, within a region and those nested in it.
+    """Replace operations that compute the same by one, within a region and those nested in it.
 
-    A load takes the value of an earlier load of, or store to, the same element where nothing in between may have written it. Memory that
-    other invocations write at the same time is not a concern: such a program has no defined order.
+    A load takes the value of an earlier load of, or store to, the same element if no write in between may have changed it. Memory that
+    other invocations write at the same time is not considered: such a program has no defined order.
     """
     return _Cse().kernel(kernel)
 
@@ -26,11 +26,11 @@ class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[tuple[object, ...], Op] = {}
-        self.added: list[list[tuple[object, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
+        self.added: list[list[tuple[object, ...]]] = []  # for each open region, innermost last, its keys of ``known``
         self.memory = AvailableValues(affine)
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        """Most operations are pure: these are merged here, without a call for each."""
+        """Visit the operations of a region. Most are pure: these are merged here, without a call for each."""
         known, added, done, env = self.known, self.added[-1], self.b.ops, self.env
         is_unchanged, const = env.keys().isdisjoint, ops.const
         for op in body:
@@ -41,7 +41,7 @@ class _Cse(Rewriter):
             args, attr = op.args, op.attr
             if code is const:
                 if not attr or attr != attr:
-                    attr = repr(attr)  # which tells -0.0 from 0.0 and lets NaN equal itself
+                    attr = repr(attr)  # the text distinguishes -0.0 from 0.0, and NaN equals itself
             elif not is_unchanged(args):
                 args = tuple([env.get(a, a) for a in args])
             ordered = (args[1], args[0]) if code.commutative and len(args) == 2 and id(args[0]) > id(args[1]) else args
@@ -56,7 +56,7 @@ class _Cse(Rewriter):
                 env[op] = new
 
     def visit(self, op: Op) -> None:
-        """An operation that is not pure."""
+        """Visit an operation that is not pure."""
         effect = op.code.effect
         if effect == "read":
             self._load(op)
@@ -87,7 +87,7 @@ class _Cse(Rewriter):
             self.memory.clear()
 
     def region(self, region: Region) -> Region:
-        """What is known of memory inside is not known after it."""
+        """Rewrite a region. Values of memory that are known inside are not known after it."""
         before = self.memory.mark()
         self.added.append([])
         new = super().region(region)

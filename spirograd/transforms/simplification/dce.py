@@ -1,4 +1,4 @@
-"""Dead code elimination: of values, results of control operations, loop-carried values, whole tasks."""
+"""Dead code elimination of values, results of control operations, loop-carried values and whole tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
 _ROOTS = frozenset(("write", "atomic", "call", "barrier", "check", "print"))
-# What needs more, or less, than its operands.
+# Operations that need more, or less, than their operands.
 _STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task, ops.each_lane))
 # Operands, and parameters of regions, before the loop-carried values.
 _FIXED = {ops.for_: 2, ops.while_: 0}
@@ -18,9 +18,9 @@ _LEADING = {ops.for_: 1, ops.while_: 0}
 
 
 def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` without operations that have no effect and whose values do not reach one; the same object if there are none.
+    """Remove operations that have no effect and whose values do not reach one. Return the same object if there are none.
 
-    A `while` that has no effect goes too, whether or not it would have ended.
+    A `while` without effects is removed, too, whether or not it would have ended.
     """
     live = _Liveness()
     functions = called(kernel.functions, (kernel.body,))
@@ -36,27 +36,27 @@ def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Liveness:
-    """Marks what is needed, from the effects backwards, each operation once."""
+    """A liveness analysis that marks live operations from the effects backwards, each operation once."""
 
     def __init__(self) -> None:
         self.live: set[Op] = set()
-        self.kept: dict[Op, set[int]] = {}  # control operation -> the results that are needed
+        self.kept: dict[Op, set[int]] = {}  # control operation -> the live results
         self.owner: dict[Op, Op] = {}  # operation -> the control operation around it
         self.place: dict[Op, tuple[Op, int]] = {}  # carried parameter -> (loop, which)
         self.work: list[Op] = []
         self.total = 0
         self.results = 0
-        self.params = 0  # of those that are needed
+        self.params = 0  # the number of live ones
 
     @property
     def complete(self) -> bool:
-        """Whether everything is needed."""
+        """Return whether everything is live."""
         if sum(map(len, self.kept.values())) != self.results:
             return False
         return len(self.live) - self.params == self.total
 
     def region(self, region: Region, owner: Op | None) -> None:
-        """Find the parts of ``region`` and mark its effects."""
+        """Collect the operations of ``region`` and mark its effects."""
         self.total += len(region.ops) - 1
         for op in region.ops[:-1]:
             if owner is not None:
@@ -89,7 +89,7 @@ class _Liveness:
             around = self.owner.get(around)
 
     def close(self) -> None:
-        """Mark all that the marked operations need."""
+        """Mark everything that the marked operations use."""
         live, work = self.live, self.work
         while work:
             op = work.pop()
@@ -110,7 +110,7 @@ class _Liveness:
             elif code is ops.for_:
                 self.need(op.args[0])
                 self.need(op.args[1])
-            elif code is ops.while_:  # what the condition yields beyond a truth value, the body takes as it is
+            elif code is ops.while_:  # values that the condition yields besides a truth value go to the body unchanged
                 for value in op.regions[0].results:
                     self.need(value)
             else:

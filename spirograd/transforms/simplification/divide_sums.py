@@ -1,11 +1,10 @@
 """Division of sums by constants: ``(4 * b + a) / 4`` is ``b``, and the remainder ``a``, where a is from 0 to 3.
 
-The indices of a loop over blocks are such sums: the index of a block, times its extent, plus the index in the block. Accesses with them
-take them apart again. In parts, what depends on the block only is the same for all of its elements, and what depends on the rest follows
-the loop.
+The indices of a loop over blocks are such sums: the index of a block, times its extent, plus the index in the block. Accesses divide them
+again. In parts, the terms of the block are the same for all of its elements, and the other terms follow the loop.
 
 Sums are divided only if ranges show that they do not wrap around and are not negative, where divisions that round down and to 0 agree. A
-quotient that rounds to 0 may be of a sum that is at most n - 1 below 0: it is 0 then.
+quotient that rounds to 0 may have a sum that is at most n - 1 below 0: it is 0 then.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ def divide_sums(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Sum(NamedTuple):
-    """``constant``, plus each of ``terms`` times its factor."""
+    """A sum: ``constant``, plus each of ``terms`` times its factor."""
 
     terms: tuple[tuple[Op, int], ...]
     constant: int
 
     def part(self, n: int, multiple: bool) -> _Sum:
-        """The terms whose factor is, or is not, a multiple of ``n``, and the constant rounded down to one, or what is left of it."""
+        """Return the terms whose factor is, or is not, a multiple of ``n``, and the constant rounded down to one, or its remainder."""
         rest = self.constant % n
         terms = tuple(term for term in self.terms if (term[1] % n == 0) is multiple)
         return _Sum(terms, self.constant - rest if multiple else rest)
 
     def over(self, n: int) -> _Sum:
-        """Divided by ``n``, of which all of it is a multiple."""
+        """Return the sum divided by ``n``, a divisor of all its factors."""
         return _Sum(tuple((op, factor // n) for op, factor in self.terms), self.constant // n)
 
 
@@ -67,7 +66,7 @@ class _DivideSums(Rewriter):
         return Range(low, high)
 
     def _counts(self, index: Op, begin: Op, end: Op) -> None:
-        """``index`` is of a loop from ``begin`` to ``end``."""
+        """Record the range of ``index``, the index of a loop from ``begin`` to ``end``."""
         low, high = self._range(begin).low, self._range(end).high - 1
         self.ranges[index] = Range(low, max(low, high))
 
@@ -86,34 +85,34 @@ class _DivideSums(Rewriter):
     # --- sums ---
 
     def _sum_of(self, value: Op) -> _Sum:
-        """``value`` as a sum, whose parts do not wrap around."""
+        """Return ``value`` as a sum whose parts do not wrap around."""
         terms: dict[Op, int] = {}
         constant, waiting = 0, [(value, 1)]
         while waiting:
             op, factor = waiting.pop()
-            whole = isinstance(op.type, DType) and self._is_exact(op) and len(terms) + len(waiting) < _MOST_TERMS
+            exact = isinstance(op.type, DType) and self._is_exact(op) and len(terms) + len(waiting) < _MOST_TERMS
             if op.code is ops.const:
                 constant += factor * int(op.attr)
-            elif whole and op.code is ops.add:
+            elif exact and op.code is ops.add:
                 waiting += [(op.args[0], factor), (op.args[1], factor)]
-            elif whole and op.code is ops.sub:
+            elif exact and op.code is ops.sub:
                 waiting += [(op.args[0], factor), (op.args[1], -factor)]
-            elif whole and op.code is ops.mul and op.args[1].code is ops.const:
+            elif exact and op.code is ops.mul and op.args[1].code is ops.const:
                 waiting.append((op.args[0], factor * int(op.args[1].attr)))
             else:
                 terms[op] = terms.get(op, 0) + factor
         return _Sum(tuple((op, factor) for op, factor in terms.items() if factor), constant)
 
     def _is_exact(self, op: Op) -> bool:
-        """Whether a sum, difference or product of integers surely does not wrap around."""
+        """Return whether a sum, difference or product of integers surely does not wrap around."""
         if op.code not in (ops.add, ops.sub, ops.mul):
             return False
         assert isinstance(op.type, DType)
-        made = unlimited(op.code, *(self._range(a) for a in op.args))
-        return made.within(*type_range(op.type))
+        result = unlimited(op.code, *(self._range(a) for a in op.args))
+        return result.within(*type_range(op.type))
 
     def _emit(self, given: _Sum, t: DType) -> Op:
-        """The operations that compute a sum."""
+        """Emit the operations that compute a sum."""
         out: Op | None = None
         for op, factor in given.terms:
             term = op if factor == 1 else self.b.emit(ops.mul, op, self.b.const(factor, t))
@@ -130,22 +129,22 @@ class _DivideSums(Rewriter):
         if divisor.code is not ops.const or not isinstance(op.type, DType) or int(divisor.attr) < 2:
             return self.copy(op)
         n, t, given = int(divisor.attr), op.type, self._sum_of(value)
-        total, found = self._range_of_sum(given), None
+        total, divided = self._range_of_sum(given), None
         if not all(t.min <= number <= t.max for number in (given.constant, *(factor for _, factor in given.terms))):
             return self.copy(op)
         if total.within(0, int(t.max)):
             quotient = op.code in _QUOTIENTS
-            found = self._in_parts(given, n, quotient, t)
-            if found is None and op.code in (ops.floordiv, ops.floormod):
-                found = self.b.emit(ops.idiv if quotient else ops.irem, value, divisor)
+            divided = self._in_parts(given, n, quotient, t)
+            if divided is None and op.code in (ops.floordiv, ops.floormod):
+                divided = self.b.emit(ops.idiv if quotient else ops.irem, value, divisor)
         elif op.code is ops.idiv and total.within(1 - n, int(t.max)):
-            found = self._rounded_up(given, n, t)
-        return self.copy(op) if found is None else found
+            divided = self._rounded_up(given, n, t)
+        return self.copy(op) if divided is None else divided
 
     def _in_parts(self, given: _Sum, n: int, quotient: bool, t: DType) -> Op | None:
-        """The quotient or remainder of a sum that is not negative; None if it has no parts that help.
+        """Return the quotient or remainder of a sum that is not negative, or None if a division in parts gains nothing.
 
-        What is left of the sum must not wrap around by itself; what is a multiple then does not, either."""
+        The remaining sum must not wrap around by itself; then the sum of multiples does not, either."""
         multiples, rest = given.part(n, True), given.part(n, False)
         left = self._range_of_sum(rest)
         if left.within(0, n - 1):
@@ -162,12 +161,12 @@ class _DivideSums(Rewriter):
         return None
 
     def _divided(self, given: _Sum, n: int, quotient: bool, t: DType) -> Op:
-        """The quotient or remainder of a sum that is not negative, in parts if that helps."""
-        found = self._in_parts(given, n, quotient, t)
-        return self.b.emit(ops.idiv if quotient else ops.irem, self._emit(given, t), self.b.const(n, t)) if found is None else found
+        """Return the quotient or remainder of a sum that is not negative, in parts if that helps."""
+        parts = self._in_parts(given, n, quotient, t)
+        return self.b.emit(ops.idiv if quotient else ops.irem, self._emit(given, t), self.b.const(n, t)) if parts is None else parts
 
     def _rounded_up(self, given: _Sum, n: int, t: DType) -> Op | None:
-        """The quotient, rounded to 0, of a sum that is at most n - 1 below 0; None if it has no parts that help."""
+        """Return the quotient, rounded to 0, of a sum that is at most n - 1 below 0, or None if a division in parts gains nothing."""
         multiples, rest = given.part(n, True), given.part(n, False)
         if not multiples.terms or not self._range_of_sum(rest).within(0, int(t.max)):
             return None

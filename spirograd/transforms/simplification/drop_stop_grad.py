@@ -1,4 +1,4 @@
-"""`stop_grad`, `recall` and `with_partial` mean something to differentiation only, which comes before compilation."""
+"""Removal of `stop_grad`, `recall` and `with_partial`, which only matter to differentiation, before compilation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def drop_stop_grad(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with the first operand in the place of each of these operations."""
+    """Replace each of these operations by its first operand."""
     rewriter = Rewriter()
     for code in (ops.stop_grad, ops.recall, ops.with_partial):
         rewriter.handlers[code] = lambda op: rewriter.value(op.args[0])

@@ -1,4 +1,4 @@
-"""Compute what is constant, apply algebraic identities, and remove branches and loops whose course is known."""
+"""Constant folding: algebraic identities, and removal of branches and loops whose course is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.fold_rules import RULES, constant
 
-# An `if` whose branches hold no more than this many cheap operations becomes a choice between values.
+# The most cheap operations in the branches of an `if` that becomes a choice between values.
 _MAX_SELECT = 4
 _CHEAP = frozenset((
     ops.const, ops.add, ops.sub, ops.mul, ops.neg, ops.abs_, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor, ops.not_, ops.eq, ops.ne,
@@ -20,7 +20,7 @@ _PURE = tuple([code for code in ops.ALL if code.effect == "pure" and code.evalua
 
 
 def fold(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """One round of folding; exact, on integers and on floats."""
+    """Run one round of folding, which is exact on integers and on floats."""
     return _Fold().kernel(kernel)
 
 
@@ -84,7 +84,7 @@ class _Fold(Rewriter):
     # --- loops -------------------------------------------------------------------------------------------------------------
 
     def _unchanged(self, op: Op, region: Region, skip: int, initial: tuple[Op, ...]) -> None:
-        """A loop-carried value that the body hands on as it is has its initial value throughout."""
+        """Replace a loop-carried value that the body passes on unchanged by its initial value."""
         for k, (param, value) in enumerate(zip(region.params[skip:], region.results)):
             if value is param:
                 self.env[param] = initial[k]

@@ -1,4 +1,4 @@
-"""Algebraic identities, per operation: what may stand for it, given its operands. Only what holds for every value, NaN and -0 included."""
+"""Algebraic identities: the replacement of an operation, given its operands. They hold for every value, NaN and -0 included."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-# Gets the operation and its operands as they are now (constants on the right of commutative ones); None if there is nothing better.
+# A rule takes the operation and its present operands (constants on the right of commutative ones). It returns None if there is no
+# replacement.
 Rule = Callable[[Builder, Op, tuple[Op, ...]], Op | None]
 
 
 def constant(op: Op) -> Any:
-    """The value of a constant; None for anything else."""
+    """Return the value of a constant, or None for anything else."""
     return op.attr if op.code is ops.const else None
 
 
@@ -37,7 +38,7 @@ def _positive_zero(value: object) -> bool:
 
 
 def _reassociated(b: Builder, op: Op, a: Op, c: object) -> Op | None:
-    """(x op c1) op c2 = x op (c1 op c2), for integers."""
+    """Fold (x op c1) op c2 to x op (c1 op c2), for integers."""
     if a.code is not op.code or a.attr != op.attr:
         return None
     inner = constant(a.args[1])
@@ -53,7 +54,7 @@ def _add(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     if c is None:
         return None
     if _type(op).is_float:
-        # Kept if exact: it hides from a driver how its operand was computed (`fuse`), unless that is exact itself.
+        # An exact one stays: it hides the computation of its operand from a driver (`fuse`), unless that is exact itself.
         hides = op.attr == "exact" and a.attr != "exact"
         return a if c == 0 and not _positive_zero(c) and not hides else None
     return a if c == 0 else _reassociated(b, op, a, c)
@@ -86,8 +87,8 @@ def _div(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
         return None
     if c == 1:
         return a
-    # By a power of two whose reciprocal is a normal number of the type: exact. By zero: times an infinity of its sign, which is the
-    # same for every dividend (lavapipe gets divisions by a constant 0 wrong).
+    # By a power of two whose reciprocal is a normal number of the type: exact. By zero: times an infinity of its sign, which is the same
+    # for every dividend (lavapipe computes divisions by a constant 0 wrong).
     t = _type(op)
     if c == 0:
         return b.emit(ops.mul, a, b.const(math.copysign(math.inf, c), t), attr=op.attr)
@@ -100,7 +101,7 @@ def _div(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
 
 
 def _quotient(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
-    """Of idiv and floordiv; 0 divided by anything, 0 included, is 0."""
+    """Fold idiv and floordiv. 0 divided by anything, 0 included, is 0."""
     return args[0] if constant(args[1]) == 1 or constant(args[0]) == 0 else None
 
 
@@ -164,7 +165,7 @@ def _shift(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
 
 def _comparison(of_equals: bool) -> Rule:
     def rule(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
-        """x == x and the like, for anything but floats; u1 compared with a constant."""
+        """Fold x == x and similar comparisons, except of floats, and comparisons of u1 with a constant."""
         t = _type(args[0])
         if args[0] is args[1] and not t.is_float:
             return b.const(of_equals, u1)
@@ -191,7 +192,7 @@ def _select(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
 
 
 def _select_flag(b: Builder, condition: Op, x: Op, y: Op) -> Op | None:
-    """A choice between truth values, one of them known, is logic."""
+    """Return a choice between truth values, one of which is known, as logic."""
     if constant(x) is True:
         return condition if constant(y) is False else b.emit(ops.or_, condition, y)
     if constant(y) is False:
@@ -205,7 +206,7 @@ def _select_flag(b: Builder, condition: Op, x: Op, y: Op) -> Op | None:
 
 
 def _keeps(source: DType, target: DType) -> bool:
-    """Whether every integer of ``source`` is one of ``target``."""
+    """Return whether every integer of ``source`` is one of ``target``."""
     if source is u1:
         return True
     return target is source or (target.bits > source.bits and (target.is_signed or not source.is_signed))
@@ -220,8 +221,8 @@ def _cast(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     source, middle, target = _type(a.args[0]), _type(a), _type(op)
     if source is u1 and target is u1:
         return a.args[0]
-    whole = (source.is_int or source is u1) and middle.is_int and target is not u1
-    if whole and (_keeps(source, middle) or (target.is_int and target.bits <= middle.bits)):
+    integral = (source.is_int or source is u1) and middle.is_int and target is not u1
+    if integral and (_keeps(source, middle) or (target.is_int and target.bits <= middle.bits)):
         return b.cast(a.args[0], target)
     return None
 
@@ -235,7 +236,7 @@ def _bitcast(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
 
 
 def _pow(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
-    """Small whole exponents."""
+    """Fold small integer exponents."""
     x, c = args[0], constant(args[1])
     if c == 0:
         return b.const(1.0, _type(op))

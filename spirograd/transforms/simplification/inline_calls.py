@@ -1,4 +1,4 @@
-"""Put the bodies of functions in the place of their calls, for passes that must see every operation of a kernel where it runs."""
+"""Inlining of functions, for passes that must see every operation of a kernel where it runs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from spirograd.ir.nodes import Kernel, Op, callee_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Of functions that access memory: the most calls that are inlined whatever the size, and the most operations that they may add in all.
+# Limits for functions that access memory: the most calls that are inlined in any case, and the most operations that inlining may add in
+# all.
 _FEW = 8
 _SMALL = 400
 
 
 def inline_calls(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` without functions but those that call themselves; the same object if it has none. Locations get the chain of calls that
-    they are inlined by."""
+    """Inline all functions except recursive ones. Return the same object if there are none. Locations get the chain of calls that they are
+    inlined by."""
     return without_functions(kernel)
 
 
 def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with those calls inlined that cannot stay, and those that passes gain more from than they cost.
+    """Inline the calls that cannot stay, and those that passes gain more from than they cost.
 
-    Checks are effects that functions do not have, so that functions go that they go into: any if bounds or overflow are checked; those with
-    loops on devices that end loops early. Of functions that access memory also those which the interpreter would check, those with atomics
-    on devices where atomics may be loops over locks, and those that are small or called from few places: no pass looks into a call.
+    Checks are effects that functions do not have, so functions that get checks are inlined: all if bounds or overflow are checked; those
+    with loops on devices that end loops early. Functions that access memory are also inlined if the interpreter would check them, if they
+    have atomics on devices where atomics may be loops over locks, and if they are small or have few calls, because no pass looks into a
+    call.
     """
     _refuse_recursion(kernel, ctx)
     if ctx.options.check_bounds or ctx.options.check_overflow:
@@ -41,7 +43,7 @@ def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
         if effects and (ctx.caps.target.checks_accesses or ("atomic" in effects and not ctx.caps.atomic_cas)):
             names.add(function.name)
     if len(names) < len(kernel.functions):
-        names |= _cheap(kernel, names, {name for name, found in accesses.items() if found})
+        names |= _cheap(kernel, names, {name for name, accessed in accesses.items() if accessed})
     return _without(kernel, names)
 
 
@@ -56,29 +58,29 @@ def _refuse_recursion(kernel: Kernel, ctx: PassContext) -> None:
 
 
 def _cheap(kernel: Kernel, inlined: Collection[str], candidates: Collection[str]) -> set[str]:
-    """Those of the functions ``candidates`` that add little code when they are inlined, as the functions ``inlined`` are."""
+    """Return those of the functions ``candidates`` that add little code when they are inlined, as the functions ``inlined`` are."""
     sizes = {f.name: sum([1 for _ in f.body.walk()]) for f in kernel.functions}
-    # Of functions that are inlined: the operations in their bodies, and how often their bodies are emitted.
+    # For inlined functions: the operations in their bodies, and the number of copies of their bodies.
     calls = Counter([name for op in kernel.body.walk() if (name := callee_of(op)) is not None])
-    found: set[str] = set()
+    small: set[str] = set()
     for function in reversed(kernel.functions):
         name, count = function.name, calls[function.name]
         is_cheap = name in candidates and (count <= _FEW or count * sizes[name] <= _SMALL)
         if is_cheap:
-            found.add(name)
+            small.add(name)
         for op in function.body.walk():
             if (inner := callee_of(op)) is not None:
                 calls[inner] += count if is_cheap or name in inlined else 1
-    return found
+    return small
 
 
 def without_functions(kernel: Kernel) -> Kernel:
-    """As `inline_calls`, which needs nothing of its context."""
+    """Inline all functions as `inline_calls` does, without a context."""
     return _without(kernel, {f.name for f in kernel.functions})
 
 
 def _without(kernel: Kernel, names: Collection[str]) -> Kernel:
-    """``kernel`` without the functions ``names``, but for those that call themselves."""
+    """Inline the functions ``names``, except recursive ones."""
     names = set(names) - kernel.recursive() if names else names
     if not names:
         return kernel
@@ -91,8 +93,8 @@ class _Inline(Rewriter):
     def __init__(self, kernel: Kernel, names: Collection[str]) -> None:
         super().__init__()
         self.bodies = {f.name: f.body for f in kernel.functions if f.name in names}
-        self.results: dict[Op, tuple[Op, ...]] = {}  # call -> what stands for its results
-        self.caller: Loc | None = None  # of the function being inlined
+        self.results: dict[Op, tuple[Op, ...]] = {}  # call -> the replacements of its results
+        self.caller: Loc | None = None  # the location of the call that is being inlined
         self.handlers = {ops.call: self._call, ops.call_memory: self._call, ops.result: self._result}
 
     def _call(self, op: Op) -> Op | None:
@@ -118,7 +120,7 @@ class _Inline(Rewriter):
         return super().copy(op)
 
     def _located(self, loc: Loc | None) -> Loc | None:
-        """``loc``, called from where the function being inlined is called."""
+        """Return ``loc`` with the call of the function being inlined."""
         if loc is None or self.caller is None:
             return loc or self.caller
         return replace(loc, caller=self.caller if loc.caller is None else self._located(loc.caller))

@@ -16,11 +16,11 @@ _LOOPS = frozenset((ops.for_, ops.while_))
 
 
 def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Hoist pure operations that stand directly in the body of a serial loop, as far out as their operands allow (no operation traps).
+    """Hoist pure operations directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
     A load moves only out of a `for` that writes nothing that may be the same memory, and has no barrier. The loop must run at least once,
-    by its constant bounds, unless the load is of an element of a field or temporary that surely exists. Loops that `lower_tasks` made
-    around the bodies of tasks stay as they are: their trip count is one or small.
+    by its constant bounds, unless the load is of an element of a field or temporary that surely exists. Loops around the bodies of tasks
+    that `lower_tasks` emits stay as they are: their trip count is one or small.
     """
     around = {op for task in kernel.body.ops if _is_lowered(task) for op in task.regions[0].ops if op.code in _LOOPS}
     loops = sum(op.code in _LOOPS for op in kernel.walk()) if around else not _LOOPS.isdisjoint(kernel.codes)
@@ -28,7 +28,7 @@ def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _is_lowered(op: Op) -> bool:
-    """Whether ``op`` is a task that says what each invocation runs."""
+    """Return whether ``op`` is a task of kind "invocations"."""
     return op.code is ops.task and bool(op.attr.kind == "invocations")
 
 
@@ -37,18 +37,18 @@ class _Licm(Rewriter):
         super().__init__()
         self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
         self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
-        self.written: list[set[tuple[str, Hashable]] | None] = []  # per open region: what its loop writes; None if loads must stay
+        self.written: list[set[tuple[str, Hashable]] | None] = []  # per open region: memory that its loop writes; None if loads must stay
         self.runs: list[bool] = []  # per open region: whether its loop surely has an iteration
         self.ranges: dict[Op, Range] = {}  # of integers, see `range_of`
-        self.lists: list[list[Op]] = []  # per open region: what it holds so far
+        self.lists: list[list[Op]] = []  # per open region: its operations so far
         self.owner: Op | None = None
-        self.around = around  # loops that nothing leaves
+        self.around = around  # loops that operations do not leave
         self.staying = staying  # functions that are called in loops that run, and only there
 
     def region(self, region: Region) -> Region:
         owner = self.owner
         depth = len(self.floor)
-        # What leaves a parallel loop would have to cross from one task to another: dearer than computing it again.
+        # Operations that leave a parallel loop would cross from one task to another, which costs more than recomputing them.
         parallel = owner is not None and owner.code is ops.for_ and owner.attr.parallel
         loop = owner is not None and owner.code in _LOOPS and not parallel and owner not in self.around
         if not loop and _LOOPS.isdisjoint(region.codes) and self.env.keys().isdisjoint(region.live_ins):
@@ -66,7 +66,7 @@ class _Licm(Rewriter):
         return new
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        """`visit` each operation of a region. Outside of loops, from which nothing leaves, most need no call."""
+        """Visit each operation of a region. Outside of loops no operation moves, so most need no call."""
         env, level, done, depth = self.env, self.level, self.b.ops, len(self.floor) - 1
         self.lists.append(done)
         in_loop = self.floor[-1] < depth
@@ -83,7 +83,7 @@ class _Licm(Rewriter):
 
     def visit(self, op: Op) -> None:
         depth = target = len(self.floor) - 1
-        if self.floor[-1] == depth:  # no loop: nothing leaves
+        if self.floor[-1] == depth:  # outside of loops no operation moves
             pass
         elif op.code.effect == "pure" and op.code is not ops.result and not (op.code is ops.call and op.attr in self.staying):
             target = self._target(op)
@@ -107,7 +107,8 @@ class _Licm(Rewriter):
         return max([self.floor[-1], *inner])
 
     def _load_target(self, op: Op) -> int:
-        """One loop at a time: as far as each loop on the way does not write the memory, and is sure to run if the element may not exist."""
+        """Return the depth to which a load moves, one loop at a time: as long as a loop does not write the memory, and surely runs if the
+        element may not exist."""
         target = len(self.floor) - 1
         lowest = self._target(op)
         memory = region_of(op.attr)

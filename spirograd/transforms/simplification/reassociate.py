@@ -1,4 +1,4 @@
-"""Marks sums and products that a serial loop accumulates as reassociable, so that the loop can be vectorised."""
+"""Marks of reassociable sums and products that a serial loop accumulates, so that the loop can be vectorised."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Loops of no more iterations are not vectorised: LLVM unrolls them, and would take common factors out of sums.
+# Loops of at most this many iterations are not vectorised: LLVM unrolls them, and would factor sums.
 _SHORT = 8
 
 
 def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:
     """With fast math, mark the operations by which a `for` carries a sum or product of floats "reassoc".
 
-    Only where nothing else looks at the partial sums, so that compensated summation and running totals stay as they are written.
+    This applies only if nothing else uses the partial sums, so that compensated summation and running totals stay as they are written.
     """
     if not ctx.options.fast_math or ops.for_ not in kernel.codes:
         return kernel
@@ -47,7 +47,7 @@ class _Reassociate(Rewriter):
         return self.copy(op)
 
     def _chain(self, start: Op, end: Op, family: frozenset[ops.OpCode], region: Region) -> list[Op]:
-        """The operations from ``start`` to ``end`` if each is of ``family``, used once, and stands in the body itself; else none."""
+        """Return the operations from ``start`` to ``end`` if each is of ``family``, used once, and directly in the body; else none."""
         own = set(region.ops)
         waiting: list[tuple[Op, list[Op]]] = [(end, [])]
         while waiting:

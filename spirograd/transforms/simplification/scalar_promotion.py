@@ -1,7 +1,7 @@
 """Scalar promotion: a serial loop carries an element of memory that it reads and writes. It is loaded before the loop and stored after it.
 
-`carry_elements` promotes for speed, in tasks, and `promote` before differentiation. They differ in which elements they choose, and in when
-these are loaded and stored.
+`carry_elements` promotes for speed, in tasks, and `promote` before differentiation. They differ in the elements that they choose, and in
+when these are loaded and stored.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Key = tuple[Ref, tuple[int, ...]]
 
 @dataclass(slots=True, eq=False)
 class Element(Cell):
-    """An element that a loop carries. ``values``: what it holds and, if that is recorded, whether it was stored. ``accesses``: those of the
-    loop to it; ``inside``: all that the loop defines. ``where``, ``before``: indices and values before the loop. ``always``: the
+    """An element that a loop carries. ``values``: its value and, if that is recorded, whether it was stored. ``accesses``: the accesses of
+    the loop to it; ``inside``: all values that the loop defines. ``where``, ``before``: indices and values before the loop. ``always``: the
     element exists even if the loop does not run."""
 
     key: Key = field(kw_only=True)
@@ -48,7 +48,8 @@ class Element(Cell):
 
 
 class ScalarPromotion(Threaded):
-    """A subclass chooses among the `candidates` of a loop, loads what it has chosen, and stores it afterwards."""
+    """A rewriter that promotes elements. A subclass chooses among the `candidates` of a loop, loads the chosen ones, and stores them
+    afterwards."""
 
     def __init__(self, query: Dependence) -> None:
         super().__init__()
@@ -58,20 +59,20 @@ class ScalarPromotion(Threaded):
         self.handlers |= dict.fromkeys((ops.load, ops.store, ops.atomic), self._access) | dict.fromkeys(LOOPS, self._loop)
 
     def chosen(self, loop: Op) -> list[Element]:
-        """The elements that ``loop`` is to carry."""
+        """Return the elements that ``loop`` is to carry."""
         raise NotImplementedError
 
     def values_before(self, loop: Op, element: Element) -> list[Op]:
-        """The `Element.values` before ``loop``, for which this emits a load."""
+        """Return the `Element.values` before ``loop``, for which this emits a load."""
         raise NotImplementedError
 
     def store_after(self, loop: Op, elements: Sequence[Element]) -> None:
-        """Emit the stores of what ``loop``, which is complete, left in the elements."""
+        """Emit the stores of the elements after ``loop``, which is complete."""
         raise NotImplementedError
 
     def candidates(self, loop: Op) -> list[Element]:
-        """The elements at indices that are invariant in ``loop``, while all its other accesses are surely to other elements, and whose
-        accesses stand where loop-carried values can replace them."""
+        """Return the elements at indices that are invariant in ``loop``, if all its other accesses are surely to other elements, and
+        loop-carried values can replace the accesses where they are."""
         inside = contents(*loop.regions)
         invariant = Invariants(inside)
         accesses = [access for access in accesses_in(loop.regions, VARIABLES) if access.op not in self.carried]
@@ -129,7 +130,7 @@ class ScalarPromotion(Threaded):
 
 
 def _can_be_carried(loop: Op, element: Element) -> bool:
-    """Whether the accesses are of kinds, and at places, where the state can be passed on: a condition yields nothing but its verdict."""
+    """Return whether loop-carried values can replace the accesses, by their kinds and positions: a condition yields only its verdict."""
     if any(access.op.code is ops.cas for access in element.accesses):
         return False
     mine, writes = {access.op for access in element.accesses}, set(element.writes)

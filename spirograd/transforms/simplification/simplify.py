@@ -9,20 +9,20 @@ from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.fold import fold
 from spirograd.transforms.simplification.licm import licm
 
-# Of kernel IR: what the first round leaves is mostly constants that only come to light behind what it removed. Device IR was simple before
-# it was lowered.
+# Rounds for kernel IR: after the first round, mostly constants remain that the removal of operations has uncovered. Device IR was
+# simplified before it was lowered.
 _ROUNDS = 2
 
 
 def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Constant folding, common subexpression elimination, dead code elimination: `_ROUNDS` times, or until nothing changes; then move
-    invariants out of loops. Without ``options.optimize`` only what is dead goes."""
+    """Run constant folding, common subexpression elimination and dead code elimination `_ROUNDS` times, or until nothing changes; then
+    hoist loop invariants. Without ``options.optimize`` only dead code is removed."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
     for k in range(_ROUNDS):
         before = kernel
         kernel = fold(kernel, ctx)
-        if k and kernel is before:  # of the same kernel, the other passes have nothing left to do
+        if k and kernel is before:  # for the same kernel, the other passes would change nothing
             break
         kernel = dce(cse(kernel, ctx), ctx)
         if kernel is before:
@@ -31,7 +31,7 @@ def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def simplify_lowered(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """One round of the same, for IR made by lowering from IR that was simple."""
+    """Run one round of the same passes, for IR lowered from simplified IR."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
     return _hoisted(dce(cse(fold(kernel, ctx), ctx), ctx), ctx)

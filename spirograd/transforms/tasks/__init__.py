@@ -1,1 +1,1 @@
-"""Passes between kernels and tasks: which loops become dispatches, reductions in them, places of their adstacks."""
+"""Passes that form tasks from kernels: offloading, fusion, reductions, placement of adstacks."""

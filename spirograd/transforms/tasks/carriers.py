@@ -1,8 +1,8 @@
 """The types in which private copies in shared memory hold elements of other types: shared memory has atomics of words only.
 
-Narrow integers are held by a word of the same sign: whatever it wraps to, its low bits are the element. Sums of narrow floats are held in
-f32. Minima and maxima of floats are held by integers in the same order: those of their bits, where the bits of negative ones but for the
-sign are inverted. NaN, which gives way to numbers, is held by what changes nothing, the bits of a NaN that lies beyond all numbers.
+A word of the same sign holds narrow integers: its low bits are the element, even if it wraps. f32 holds sums of narrow floats. Integers in
+the same order hold minima and maxima of floats: their bits, inverted except for the sign where that is set. NaN, which loses to numbers, is
+held by the identity, the bits of a NaN beyond all numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALL_BUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """``dtype`` holds elements; ``hold(b, value)`` and ``element(b, held)`` convert."""
+    """A type that holds elements of another one. ``dtype`` holds them; ``hold(b, value)`` and ``element(b, held)`` convert."""
 
     dtype: DType
     hold: Callable[[Builder, Op], Op]
@@ -30,7 +30,7 @@ class Carrier:
 
 
 def carrier(kind: str, t: DType, caps: Capabilities) -> Carrier | None:
-    """What holds elements of type ``t`` for atomics of ``kind``, None if nothing can."""
+    """Return the carrier of elements of type ``t`` for atomics of ``kind``, or None if there is none."""
     if t.bits > 32:
         return None
     if t.is_int and kind in _INTEGER_KINDS:
@@ -47,7 +47,7 @@ def _by_cast(held: DType, t: DType) -> Carrier:
 
 
 def _ordered(b: Builder, kind: str, value: Op) -> Op:
-    """An integer for a float: a larger one for a larger float."""
+    """Return an integer for a float: a larger one for a larger float."""
     bits = b.emit(ops.bitcast, value, type=i32)
     rest = b.emit(ops.and_, bits, b.const(_ALL_BUT_SIGN))
     number = b.emit(ops.le, rest, b.const(_INFINITY))
@@ -59,6 +59,6 @@ def _unordered(b: Builder, held: Op) -> Op:
 
 
 def _flipped(b: Builder, bits: Op) -> Op:
-    """All bits but the sign inverted, if that is set."""
+    """Return ``bits`` with all bits but the sign inverted, if the sign is set."""
     negative = b.emit(ops.lt, bits, b.const(0))
     return b.emit(ops.select, negative, b.emit(ops.xor, bits, b.const(_ALL_BUT_SIGN)), bits)

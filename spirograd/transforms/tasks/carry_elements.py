@@ -1,5 +1,5 @@
 """Scalar promotion in tasks: serial loops in parallel ones carry an element of memory that they update. Then iterations of the parallel
-loop run as lanes of vectors, with the element in a register."""
+loop can be vectorised, with the element in a register."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spirograd.ir.threaded import LOOPS, Cell
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.scalar_promotion import Element, Key, ScalarPromotion
 
-# What may be in the loop: nothing that shows memory to others, or stops the iteration.
+# Operations that the loop may contain: none that shows memory to others, or stops the iteration.
 _ALLOWED = frozenset(("pure", "read", "write", "atomic", "control", "structure"))
 
 
 def carry_elements(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """In each task that is a parallel loop, an element of 32 or 64 bits that a serial loop both loads and stores.
+    """Carry, in each task that is a parallel loop, elements of 32 or 64 bits that a serial loop both loads and stores.
 
     Its indices are the same throughout the serial loop, and no other iteration of the parallel one writes it; no other access in the serial
     loop may be to the same bytes. The element exists, by the bounds of the parallel loop or because it was accessed before the serial one,
@@ -36,7 +36,7 @@ def carry_elements(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Carry(ScalarPromotion):
     def __init__(self) -> None:
         super().__init__(Dependence())
-        self.task: Iterations | None = None  # none in functions, whose elements may be those of several iterations
+        self.task: Iterations | None = None  # None in functions, whose elements may be shared by several iterations
         self.task_writes: list[Access] = []
         self.stored: list[set[Key]] = []  # per open region: elements that were stored in it so far
         self.handlers |= {ops.task: self._task, ops.store: self._store}
@@ -77,7 +77,7 @@ class _Carry(ScalarPromotion):
         return self.query.is_private(element.accesses[0], self.task_writes, task)
 
     def _exists(self, element: Element, task: Iterations) -> bool:
-        """Whether the element may be accessed before the loop."""
+        """Return whether the element may be accessed before the loop."""
         ref, indices, (begin, end) = element.ref, element.indices, task.bounds
         if any(element.key in accessed for accessed in self.accessed):
             return True
@@ -107,7 +107,8 @@ class _Carry(ScalarPromotion):
             self.carried = {}
 
     def _when(self, loop: Op, element: Element) -> Hashable:
-        """When to store ``element``: True is always, False where ``loop`` has an iteration; else the regions of ``loop`` that store it."""
+        """Return when to store ``element``: True for always, False if ``loop`` has an iteration; else the regions of ``loop`` that store
+        it."""
         regions = frozenset([access.around[-1:] for access in element.accesses if access.writes])
         direct = loop.code is ops.for_ and () in regions
         if any(element.key in stored for stored in self.stored) or (direct and has_trips(loop)):
@@ -115,8 +116,8 @@ class _Carry(ScalarPromotion):
         return False if direct else regions
 
     def _store_group(self, loop: Op, when: Hashable, elements: Sequence[Element]) -> None:
-        """Store what ``loop`` left in ``elements``. ``when``: see `_when`. Those that one region stores are stored if one of them has
-        changed: a flag would be a loop-carried value more, over which LLVM splits the loop."""
+        """Store ``elements`` after ``loop``. ``when``: see `_when`. Elements that one region stores are stored if one of them has changed:
+        a flag would be a further loop-carried value, over which LLVM splits the loop."""
         b = self.b
         if when is True:
             self._store_all(elements)
@@ -139,7 +140,7 @@ class _Carry(ScalarPromotion):
             self.b.store(element.ref, *element.where, element.values[0])
 
     def _changed(self, element: Element) -> Op:
-        """Whether any bit differs from what was loaded."""
+        """Return whether any bit differs from the loaded value."""
         t = element.ref.dtype
         values = (element.before[0], element.values[0])
         bits = [self.b.emit(ops.bitcast, v, type=unsigned(t)) if t.is_float else v for v in values]

@@ -1,11 +1,11 @@
-"""Contraction: decides which products round together with the sum that uses them, so that no code generator and no driver does.
+"""Contraction: decides which products round together with the sum that uses them, in place of code generators and drivers.
 
 Whether a product is fused then depends neither on the back end, nor on the level of optimisation, nor on how a loop is vectorised. For
 loops that may be fused it is decided before that: in a fused loop more operations use one value. `fused_products` has the rule.
 
 Drivers of graphics cards also expand quotients, roots and elementary functions to products that they contract with sums that follow, and
-compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). In loops that may be fused all arithmetic is rounded as written for them, and
-results of such functions are opaque.
+compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). In loops that may be fused, all arithmetic is rounded as written on such
+devices, and results of these functions are opaque.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FUNCTIONS = (*ops.ELEMENTARY, ops.div, ops.sqrt, ops.rsqrt, ops.call, ops.resul
 
 
 def decides_rounding(caps: Capabilities) -> bool:
-    """Whether the device is a graphics card with a driver that rounds together what it is not told to keep apart."""
+    """Return whether the device is a graphics card with a driver that contracts operations unless they are marked."""
     return caps.target.simplifies_floats and not caps.cpu_driver
 
 
@@ -32,22 +32,22 @@ def contract(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Contraction(Rewriter):
-    """Replaces sums of products by ``fma`` if ``fast_math``. ``rounding``: the attribute of these."""
+    """A rewriter that replaces sums of products by ``fma`` if ``fast_math``. ``rounding``: the attribute of these."""
 
     def __init__(self, fast_math: bool, rounding: str | None = None) -> None:
         super().__init__()
-        self.found: dict[Op, Op] = {}
+        self.products: dict[Op, Op] = {}
         self.rounding = rounding
         if fast_math:
             self.handlers = {ops.add: self._sum, ops.sub: self._sum}
 
     def kernel(self, kernel: Kernel) -> Kernel:
         for body in (kernel.body, *[function.body for function in kernel.functions]):
-            self.found |= fused_products(body)
-        return super().kernel(kernel) if self.found else kernel
+            self.products |= fused_products(body)
+        return super().kernel(kernel) if self.products else kernel
 
     def _sum(self, op: Op) -> Op:
-        product = self.found.get(op)
+        product = self.products.get(op)
         if product is None:
             return self.copy(op)
         a, b = self.args(product)
@@ -60,20 +60,20 @@ class _Contraction(Rewriter):
 
 
 class Contraction(_Contraction):
-    """Rewrites the loops of ``body``, the body of a kernel, before they are fused. The products that are left are rounded as written. Where
-    `decides_rounding`, so are sums, quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
+    """A rewriter of the loops of ``body``, the body of a kernel, before they are fused. The remaining products are rounded as written. If
+    `decides_rounding`, so are sums, quotients and ``fma``, and the results of `_FUNCTIONS` are opaque."""
 
     def __init__(self, body: Region, caps: Capabilities, fast_math: bool) -> None:
         self.driver = decides_rounding(caps)
         super().__init__(fast_math, "exact" if self.driver else None)
-        self.found = fused_products(body) if fast_math else {}
+        self.products = fused_products(body) if fast_math else {}
         if fast_math:
             self.handlers |= {ops.mul: self._as_written}
         if self.driver:
             self.handlers |= dict.fromkeys(_FUNCTIONS, self._function)
 
     def loop(self, op: Op) -> Op:
-        """The parallel loop ``op``, rewritten."""
+        """Rewrite the parallel loop ``op``."""
         (body,) = op.regions
         return Op(op.code, op.type, op.args, op.attr, (self.region(body),), op.loc, op.primal)
 
@@ -83,7 +83,7 @@ class Contraction(_Contraction):
         return self.b.emit(op.code, *self.args(op), attr="exact")
 
     def _sum(self, op: Op) -> Op:
-        return super()._sum(op) if op in self.found or not self.driver else self._as_written(op)
+        return super()._sum(op) if op in self.products or not self.driver else self._as_written(op)
 
     def _function(self, op: Op) -> Op:
         new = self._as_written(op) if op.code is ops.div else self.copy(op)

@@ -1,4 +1,4 @@
-"""Uncontended atomics become a load, an operation and a store."""
+"""Demotion of uncontended atomics to a load, an operation and a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def demote_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """In serial tasks all atomics; in parallel ones those at an element that belongs to its iteration alone."""
+    """Demote atomics: all in serial tasks; in parallel ones those at an element that belongs to one iteration alone."""
     return _Demote().kernel(kernel)
 
 

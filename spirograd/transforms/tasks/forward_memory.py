@@ -1,4 +1,4 @@
-"""Forward what an iteration of a parallel loop stores to its own loads, and remove the stores that it overwrites."""
+"""Forwarding of stores of an iteration of a parallel loop to its own loads, and removal of the stores that it overwrites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACCESSING = frozenset(("read", "write", "atomic"))
 
 
 def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """In tasks: fused loops have more to forward, and so have atomics that became loads and stores."""
+    """Forward stores in tasks: fused loops have more of them, and so have atomics that became loads and stores."""
     if not ctx.options.optimize or not any(_returns(region) for task in kernel.body.ops for region in task.regions):
         return kernel
     forwarded = cse(kernel, ctx)
@@ -23,7 +23,7 @@ def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _returns(region: Region) -> bool:
-    """Whether an operation in ``region`` accesses memory that one before it stores to."""
+    """Return whether an operation in ``region`` accesses memory that an earlier one stores to."""
     stored: set[Ref] = set()
     for op in region.walk():
         if op.code.effect in _ACCESSING:
@@ -36,7 +36,7 @@ def _returns(region: Region) -> bool:
 
 
 class _DeadStores(Rewriter):
-    """Outside of control flow."""
+    """A rewriter that removes dead stores outside of control flow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,21 +52,21 @@ class _DeadStores(Rewriter):
 
 
 def _dead(body: Region) -> set[Op]:
-    """The stores to elements that are overwritten before anybody reads them. Found backwards."""
-    found: set[Op] = set()
+    """Return the stores to elements that are overwritten before they are read, found backwards."""
+    dead: set[Op] = set()
     elements = [(op.attr, op.args[:-1]) for op in body.ops if op.code is ops.store]
     if len(set(elements)) == len(elements):
-        return found
+        return dead
     overwritten: set[tuple[Ref, tuple[Op, ...]]] = set()
     for op in reversed(body.ops[:-1]):
         if op.code is ops.store:
             element = (op.attr, op.args[:-1])
             if element in overwritten:
-                found.add(op)
+                dead.add(op)
             overwritten.add(element)
         elif any(inner.code.effect in ("check", "print", "barrier") for inner in nested(op)):
             overwritten.clear()
         elif op.code.effect != "pure":
             seen = reads(op)
             overwritten = {element for element in overwritten if not any(may_alias(element[0], ref) for ref in seen)}
-    return found
+    return dead

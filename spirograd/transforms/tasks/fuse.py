@@ -1,7 +1,7 @@
 """Task fusion: parallel loops of a kernel that have the same index space become one loop, and so one dispatch.
 
-That saves launches, and traffic to memory, because what one iteration wrote is still in a register when it is read. `analysis.fusion` says
-what may be fused; here is what pays, and which loops are brought together.
+Fusion saves launches and memory traffic, because a value that one iteration wrote is still in a register when it is read. `analysis.fusion`
+decides what may be fused; this pass decides what pays, and which loops become neighbours.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
 from spirograd.transforms.tasks.overlap import overlap
 
-# The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
-# CPUs, LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of
-# the time.
+# The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows the cost of more. On CPUs,
+# LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of the
+# time.
 _LONGEST = {False: 48, True: 400}
-# Fields and arrays that a fused loop may access if the loops share less than a quarter of them: hardware does not fetch ahead more streams
+# Fields and arrays that a fused loop may access if the loops share less than a quarter of them: hardware does not prefetch more streams
 # (two loops over 4 each: as fast as one after the other; over 8 each: in up to 1.5 of the time).
 _MOST_STREAMS = 8
 # Pairs of arrays that each launch compares.
 _MOST_PAIRS = 8
-# How many loops before a loop are tried.
+# The number of earlier loops that are tried for a loop.
 _FARTHEST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """About two loops, by their lines. ``reason``: why they were not fused; "" if they were. ``disjoint``: arrays that must not overlap in
-    a launch for the loops to be fused in it."""
+    """A decision about two loops, by their lines. ``reason``: why they were not fused; "" if they were. ``disjoint``: arrays that must not
+    overlap in a launch for the loops to be fused in it."""
 
     first: Loc | None
     second: Loc | None
@@ -61,9 +61,11 @@ def _place(loc: Loc | None) -> str:
 
 
 def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision, ...]]:
-    """Fuse what `analysis.fusion` allows and what pays. Also returns what was decided about neighbours, and loops that became neighbours.
+    """Fuse loops if `analysis.fusion` allows it and it pays. Return also the decisions about neighbours, and about loops that became
+    neighbours.
 
-    Settings may keep loops apart that would be fused. Contraction is decided for these all the same: results do not depend on settings.
+    Settings may keep loops apart that would be fused. Contraction is decided for these in the same way, so that results do not depend on
+    settings.
     """
     loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
     if len(loops) < 2:
@@ -77,15 +79,15 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
     if groups:
         kernel = _Build(plan.items, groups, Contraction(kernel.body, ctx.caps, ctx.options.fast_math), ctx).kernel(kernel)
     if any(len(item.loops) > 1 for item in plan.items):
-        # Merged: passes that follow compare indices by identity, such as `demote_atomics`.
+        # Indices are merged, because later passes compare them by identity, such as `demote_atomics`.
         kernel = cse(kernel, ctx)
     return kernel, tuple(plan.decisions)
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """An operation of the kernel's body, or ``loops`` to be fused, which stand where the last of them stood. ``disjoint``: arrays that must
-    not overlap for that, which each launch finds out."""
+    """An operation of the kernel's body, or ``loops`` to be fused in the position of the last one. ``disjoint``: arrays that must not
+    overlap for that, which each launch checks."""
 
     op: Op
     loops: list[Op] = field(default_factory=list)
@@ -94,7 +96,8 @@ class _Item:
 
 
 class _Plan:
-    """Decides, loop by loop, what is fused. ``groups``: that without settings that keep loops apart; None to find it."""
+    """A plan of the loops to be fused, decided loop by loop. ``groups``: the plan without settings that keep loops apart; None to compute
+    it."""
 
     def __init__(self, kernel: Kernel, ctx: PassContext, groups: Mapping[Op, _Item] | None = None) -> None:
         self.ctx = ctx
@@ -110,7 +113,7 @@ class _Plan:
             return
         caps, options = self.ctx.caps, self.ctx.options
         ordered = caps.target.ordered_sums
-        # On graphics cards the length of the body decides how many iterations an invocation takes at a time.
+        # On graphics cards the length of the body decides how many iterations an invocation runs at a time.
         item = _Item(op, [op], obstacle(op, options.fast_math, ordered, same_partition=ordered and caps.cpu_driver))
         before = [k for k, other in enumerate(self.items) if other.loops][-_FARTHEST:]
         for k in reversed(before):
@@ -126,7 +129,7 @@ class _Plan:
         self.items.append(item)
 
     def _reason(self, first: _Item, second: _Item, between: Sequence[_Item]) -> tuple[str, Collection[Arrays]]:
-        """Why two loops are not to be fused, "" if they are; and the arrays that must not overlap for that."""
+        """Return why two loops are not fused, or "" if they are, and the arrays that must not overlap for that."""
         apart = first.op.attr.apart or second.op.attr.apart
         if apart and self.groups is not None:
             return f"{apart} keeps the loops of this kernel apart", ()
@@ -139,16 +142,16 @@ class _Plan:
                     return "what stands between them must run between them", ()
         assumed: set[Arrays] | None = set() if self.ctx.caps.target.checks_overlap and not _is_counted([*first.loops, second.op]) else None
         for loop in first.loops:
-            found = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by, assumed)
-            if found is not None:
-                return found, ()
+            obstacle = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by, assumed)
+            if obstacle is not None:
+                return obstacle, ()
         disjoint = sorted(assumed or (), key=lambda pair: [(ref.arg, ref.role) for ref in pair])
         if len({*first.disjoint, *disjoint}) > _MOST_PAIRS:
             return f"more than {_MOST_PAIRS} pairs of arrays may overlap", ()
         return _cost(first.loops, second.op, self.ctx.caps) or self._setting(first.op, second.op), disjoint
 
     def _setting(self, first: Op, second: Op) -> str:
-        """The setting that keeps two loops apart; "" if there is none."""
+        """Return the setting that keeps two loops apart, or "" if there is none."""
         if self.groups is None:
             return ""
         if self.ctx.options.unfused_by:
@@ -158,13 +161,14 @@ class _Plan:
 
 
 def _is_counted(loops: Sequence[Op]) -> bool:
-    """Whether loops have what there is one of for each place in the source: adstacks, checks and prints. They cannot stand in two tasks."""
-    found = [op for loop in loops for op in loop.regions[0].walk()]
-    return any(op.code.effect in ("check", "print") or any(isinstance(ref, AdstackRef) for _, ref in accesses_of(op)) for op in found)
+    """Return whether loops contain adstacks, checks or prints, of which there is one for each source location. They cannot be in two
+    tasks."""
+    operations = [op for loop in loops for op in loop.regions[0].walk()]
+    return any(op.code.effect in ("check", "print") or any(isinstance(ref, AdstackRef) for _, ref in accesses_of(op)) for op in operations)
 
 
 def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
-    """Why fusing would not pay, or be too much for the device; "" if it does."""
+    """Return why fusion would not pay, or exceed the device's limits, or "" if it does pay."""
     longest = _LONGEST[caps.target.invocations]
     if caps.loop_limit and sum(inner_iterations(loop.regions[0]) for loop in (*loops, last)) >= caps.loop_limit:
         return f"together their inner loops may have {caps.loop_limit:,} iterations, after which this driver ends loops"
@@ -185,7 +189,7 @@ def _has_loops(loop: Op) -> bool:
 
 
 class _Build(Rewriter):
-    """Makes the planned loops. ``contracted``: those for which contraction is decided now."""
+    """A rewriter that emits the planned loops. ``contracted``: loops whose contraction is decided now."""
 
     def __init__(self, items: Sequence[_Item], contracted: Collection[Op], contraction: Contraction, ctx: PassContext) -> None:
         super().__init__()
@@ -193,12 +197,12 @@ class _Build(Rewriter):
         self.contracted = contracted
         self.contraction = contraction
         self.ctx = ctx
-        # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it: those of graphics
-        # cards make 1 / (x * a) two other products, whatever modules say of the first one (seen with NVIDIA's).
+        # Whether a driver would simplify arithmetic across two loops, which memory between them hides from it: those of graphics cards
+        # rewrite 1 / (x * a) as two other products, whatever modules say of the first one (seen with NVIDIA's).
         caps = ctx.caps
         self.opaque = decides_rounding(caps) or (caps.target.simplifies_floats and 32 not in caps.exact_specials and ctx.options.fast_math)
-        self.earlier: set[Ref] = set()  # what loops before wrote, and the one that is being appended has not
-        self.private: set[Op] = set()  # atomics that need not be any, which only shows while their loop stands alone
+        self.earlier: set[Ref] = set()  # memory that earlier loops wrote, and the current one has not
+        self.private: set[Op] = set()  # atomics that need not be atomic, which is only visible while their loop is separate
         self.handlers = {ops.atomic: self._atomic}
         if self.opaque:
             self.handlers |= {ops.load: self._load, ops.store: self._store}
@@ -220,7 +224,7 @@ class _Build(Rewriter):
         return self.contraction.loop(op) if op in self.contracted else op
 
     def _either(self, loops: Sequence[Op], disjoint: Collection[Arrays]) -> None:
-        """The loops fused, of no iteration if some of the arrays overlap; and each by itself, of no iteration if none do."""
+        """Emit the fused loops, with no iteration if some of the arrays overlap, and each by itself, with no iteration if none do."""
         b = self.b
         b.at(loops[0])
         begin, end = self.args(loops[0])
@@ -249,7 +253,7 @@ class _Build(Rewriter):
         self.b.emit(ops.for_, *bounds, attr=attr, type=(), regions=(body,))
 
     def _load(self, op: Op) -> Op:
-        """What an earlier loop wrote comes out of memory: as it was rounded, whatever it is used for."""
+        """Emit a load. A value that an earlier loop wrote counts as a value from memory: as rounded, in all uses."""
         new = self.copy(op)
         return self._rounded(new) if op.attr in self.earlier else new
 
@@ -258,7 +262,7 @@ class _Build(Rewriter):
         return self.copy(op)
 
     def _atomic(self, op: Op) -> Op:
-        """Of floats that an earlier loop wrote: the element belongs to the iteration, or the loops would not be fused."""
+        """Emit an atomic on floats that an earlier loop wrote: the element belongs to the iteration, or the loops would not be fused."""
         kind, ref = op.attr
         written = ref in self.earlier and ref.dtype.is_float
         if not written and op not in self.private:

@@ -1,7 +1,7 @@
 """Scatters become gathers: a loop that adds to elements around each iteration, by atomics, becomes two. The first runs over the elements,
-each of which takes what the iterations around it would add; the second does all else that the loop did.
+each of which collects the additions of the iterations around it; the second does everything else that the loop did.
 
-`analysis.scatters` says where that is possible. What is added is computed once for each element and each iteration that adds to it, instead
+`analysis.scatters` decides where that is possible. Summands are computed once for each element and each iteration that adds to it, instead
 of once for each iteration, which pays because atomics are slow: the derivative of a 5-point stencil in f32, 2048 x 2048, takes 1.5 ms
 instead of 8.4 on 2 CPU cores, and 34 us instead of 55 on an H200.
 """
@@ -24,46 +24,46 @@ from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 from spirograd.transforms.tasks.overlap import overlap
 
-# Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
+# Operations that may be recomputed for each atomic that is saved, by whether a task runs as invocations.
 _WORTH = {False: 40, True: 128}
-# What some operations count.
+# The cost of some operations.
 _HEAVY = dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.sqrt, ops.rsqrt), 6)
 _HEAVY |= dict.fromkeys(ops.ELEMENTARY, 25)
 # Iterations below which atomics cost less than another task does (on an H200, 5 to 10 atomics an iteration).
 _FEWEST = {False: 1 << 12, True: 1 << 19}
-# Arrays that each launch compares with what a loop adds to.
+# Arrays that each launch compares with the memory that a loop adds to.
 _MOST_OVERLAPS = 8
 
 
 def gather(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Where that pays. Sums are then taken in an order that does not depend on threads."""
+    """Turn scatters into gathers where that pays. The order of sums then does not depend on threads."""
     if not ctx.options.optimize or ops.atomic not in kernel.codes:
         return kernel
     loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
-    chosen = {loop: [found for found in scatters(loop) if _pays(found, ctx)] for loop in loops}
+    chosen = {loop: [scatter for scatter in scatters(loop) if _pays(scatter, ctx)] for loop in loops}
     if not any(chosen.values()):
         return kernel
     return simplify(_Gather(kernel, chosen).kernel(kernel), ctx)
 
 
-def _pays(found: Scatter, ctx: PassContext) -> bool:
+def _pays(scatter: Scatter, ctx: PassContext) -> bool:
     target = ctx.caps.target
-    if isinstance(found.ref, ArrayRef) and (len(found.overlaps) > _MOST_OVERLAPS or not target.checks_overlap):
+    if isinstance(scatter.ref, ArrayRef) and (len(scatter.overlaps) > _MOST_OVERLAPS or not target.checks_overlap):
         return False
-    if _most_iterations(found) < _FEWEST[target.invocations]:
+    if _most_iterations(scatter) < _FEWEST[target.invocations]:
         return False
-    conditions = len(found.axes) + 1
-    work = conditions + sum(_HEAVY.get(op.code, op.code is not ops.const) for op in found.needed)
-    return work * len(found.terms) <= _WORTH[target.invocations] * len(found.atomics)
+    conditions = len(scatter.axes) + 1
+    work = conditions + sum(_HEAVY.get(op.code, op.code is not ops.const) for op in scatter.needed)
+    return work * len(scatter.terms) <= _WORTH[target.invocations] * len(scatter.atomics)
 
 
-def _most_iterations(found: Scatter) -> int:
-    """As many as the bounds of the loop say, or the field whose elements it adds to; of arrays any number."""
+def _most_iterations(scatter: Scatter) -> int:
+    """Return the most iterations, from the bounds of the loop, or from the field whose elements it adds to; arrays give no limit."""
     most = 1
-    for axis, dim in zip(found.axes, found.dims):
+    for axis, dim in zip(scatter.axes, scatter.dims):
         extent = axis.end.minus(axis.begin)
         if extent is None:
-            extent = found.ref.shape[dim] if isinstance(found.ref, FieldRef) else 1 << 31
+            extent = scatter.ref.shape[dim] if isinstance(scatter.ref, FieldRef) else 1 << 31
         most *= extent
     return most
 
@@ -73,31 +73,31 @@ class _Gather(Rewriter):
         super().__init__()
         self.name = kernel.name
         self.chosen = chosen
-        self.dropped: set[Op] = set()  # atomics of the loop that is being copied that became gathers
-        self.private: set[Op] = set()  # those that need not be any, which only shows by the bounds that the loop had
+        self.dropped: set[Op] = set()  # atomics of the loop being copied that became gathers
+        self.private: set[Op] = set()  # atomics that need not be atomic, which is only visible in the original bounds of the loop
         self.handlers = {ops.atomic: self._atomic}
 
     def _rewritten(self, kernel: Kernel) -> Kernel:
         self.b.begin()
         for op in kernel.body.ops[:-1]:
-            found = self.chosen.get(op)
-            if found:
-                self._split(op, found)
+            gathered = self.chosen.get(op)
+            if gathered:
+                self._split(op, gathered)
             else:
                 self.visit(op)
         self.b.loc = kernel.body.ops[-1].loc
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
-    def _split(self, loop: Op, found: Sequence[Scatter]) -> None:
-        """The gathers, then the rest of the loop. In doubt these have no iterations, and the loop runs as it was."""
+    def _split(self, loop: Op, gathered: Sequence[Scatter]) -> None:
+        """Emit the gathers, then the rest of the loop. If there are doubts, the gathers have no iterations, and the loop runs unchanged."""
         b = self.b
         b.at(loop)
         begin, end = self.args(loop)
-        doubts = [doubt for scatter in found for doubt in self._doubts(scatter)]
+        doubts = [doubt for scatter in gathered for doubt in self._doubts(scatter)]
         doubt = functools.reduce(functools.partial(b.emit, ops.or_), doubts) if doubts else None
-        for scatter in found:
+        for scatter in gathered:
             self._gathered(loop, scatter, doubt)
-        self.dropped = {op for scatter in found for op in scatter.atomics}
+        self.dropped = {op for scatter in gathered for op in scatter.atomics}
         self.private = private_updates(loop.regions[0], loop.args[:2]) if doubt is not None else set()
         self._again(loop, begin, end if doubt is None else b.emit(ops.select, doubt, begin, end, type=end.type))
         self.dropped, self.private = set(), set()
@@ -105,7 +105,7 @@ class _Gather(Rewriter):
             self._again(loop, begin, b.emit(ops.select, doubt, end, begin, type=end.type))
 
     def _doubts(self, scatter: Scatter) -> list[Op]:
-        """What speaks against the gather in this launch: an array overlaps another one, or is very long."""
+        """Return the conditions against the gather in this launch: an array overlaps another one, or is very long."""
         b, ref = self.b, scatter.ref
         if not isinstance(ref, ArrayRef):
             return []
@@ -152,7 +152,7 @@ class _Gather(Rewriter):
         b.for_(begin, end, (), b.end(), attr)
 
     def _ends(self, scatter: Scatter, axis: int) -> tuple[Op, Op]:
-        """The first element along an axis, and the end of them: no more than those that the memory has."""
+        """Return the first element along an axis, and the end: no more elements than the memory has."""
         b, dim = self.b, scatter.dims[axis]
         (before, after), along = scatter.hull[axis], scatter.axes[axis]
         first, last = self._moved(along.begin, before, scatter.ref, dim), self._moved(along.end, after, scatter.ref, dim)
@@ -161,8 +161,8 @@ class _Gather(Rewriter):
         return first, b.emit(ops.max_, last, first)
 
     def _moved(self, bound: Bound, by: int, ref: FieldRef | ArrayRef, dim: int) -> Op:
-        """``bound`` + ``by``, but not before the first index along ``dim``, nor after the end of them (a constant may be after that of an
-        array). Whatever ``bound`` is, no sum wraps around."""
+        """Return ``bound`` + ``by``, but not before the first index along ``dim``, nor after its end (a constant may be after that of an
+        array). For every ``bound``, no sum wraps around."""
         b, (origin, end) = self.b, self.extent(ref, dim)
         if bound.base is None:
             return b.const(min(max(bound.offset + by, origin), end if isinstance(end, int) else int(i32.max)))
@@ -173,7 +173,7 @@ class _Gather(Rewriter):
         return b.emit(ops.add, b.emit(ops.max_, b.emit(ops.min_, self.number(bound), most), least), b.const(by))
 
     def extent(self, ref: FieldRef | ArrayRef, dim: int) -> tuple[int, int | Op]:
-        """The first index, and the end of them; those of entries come after those of elements."""
+        """Return the first index, and the end; those of entries follow those of elements."""
         axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim
         if dim >= axes:
             return 0, ref.element_shape[dim - axes]
@@ -190,9 +190,8 @@ class _Gather(Rewriter):
 
 
 class _Element(Threaded):
-    """What is done with one element: the terms are added to it, if there are any. There is a cell for each element of the memory that lies
-    at the same indices by the axes, such as the components of a vector. It holds the element, and whether that has a term.
-    """
+    """The code for one element, which adds the terms to it, if there are any. There is a cell for each element of the memory at the same
+    indices by the axes, such as the components of a vector. It holds the element, and whether that has a term."""
 
     def __init__(self, around: _Gather, loop: Op, scatter: Scatter, element: Sequence[Op]) -> None:
         super().__init__()
@@ -228,7 +227,7 @@ class _Element(Threaded):
             b.if_(some, then, b.end())
 
     def _old(self, indices: Sequence[Op]) -> Op:
-        """The element before. It may be one that the loop does not access, then the indices that follow no axis may be out of range."""
+        """Return the element before. The loop may not access it; then the indices that follow no axis may be out of range."""
         b, ref = self.b, self.scatter.ref
         inside = []
         for dim, index in enumerate(indices):
@@ -246,16 +245,16 @@ class _Element(Threaded):
         return b.if_(condition, then, b.end([b.const(0, ref.dtype)]))[0]
 
     def _add(self, iteration: Preimages, atomics: Collection[Op]) -> None:
-        """What an iteration adds, if it is one of the loop."""
+        """Add the contributions of an iteration, if it is one of the loop."""
         b = self.b
-        found = [self._place(axis, preimage) for axis, preimage in enumerate(iteration)]
-        conditions = [condition for _, some in found for condition in some]
+        located = [self._place(axis, preimage) for axis, preimage in enumerate(iteration)]
+        conditions = [condition for _, some in located for condition in some]
         for cell in self.cells:
             cell.sites = {op for op in atomics if self.cell_of[op] is cell}
         changed = [cell for cell in self.cells if cell.sites]
         before = [value for cell in changed for value in cell.values]
         b.begin()
-        flat = self._bind([place for place, _ in found])
+        flat = self._bind([place for place, _ in located])
         self.inline(self.loop.regions[0], (flat,), clone=True)
         then = b.end([value for cell in changed for value in cell.values])
         b.begin()
@@ -264,7 +263,7 @@ class _Element(Threaded):
         restore(changed, b.if_(holds, then, orelse))
 
     def _bind(self, places: Sequence[Op]) -> Op:
-        """Let the values of the body that say where an iteration is stand for that at ``places``; returns the index of the loop there."""
+        """Map the coordinates in the body to those of the iteration at ``places``. Return the index of the loop there."""
         b, number, flat = self.b, self.around.number, places[0]
         for axis, place in zip(self.scatter.axes, places):
             self.env[axis.place] = place
@@ -276,7 +275,8 @@ class _Element(Threaded):
         return flat
 
     def _place(self, axis: int, preimage: Preimage) -> tuple[Op, list[Op]]:
-        """Where an iteration is along an axis, and under which conditions there is one. Those that always hold are left out."""
+        """Return the coordinate of an iteration along an axis, and the conditions of its existence. Conditions that always hold are
+        omitted."""
         b, q, along, (before, after) = self.b, self.element[axis], self.scatter.axes[axis], self.scatter.hull[axis]
         begin, end = self.around.number(along.begin), self.around.number(along.end)
         if preimage.kind == "wrap":
@@ -310,7 +310,7 @@ class _Element(Threaded):
         cell = self.cell_of.get(op)
         if cell is not None and op in cell.sites:
             cell.values = [self.b.emit(ops.add, cell.values[0], self.args(op)[-1]), self.b.const(True, u1)]
-        return self.b.const(0, op.attr[1].dtype)  # for what uses the old element, of which nothing is needed
+        return self.b.const(0, op.attr[1].dtype)  # for uses of the old element, whose value is not needed
 
     def _place_or_copy(self, op: Op) -> Op:
         return self.env[op] if op in self.known else self.copy(op)
@@ -320,6 +320,6 @@ class _Element(Threaded):
 
 
 def _others(atomic: Op, dims: Collection[int]) -> tuple[object, ...]:
-    """The indices that follow no axis: equal ones are the same element."""
+    """Return the indices that follow no axis: equal ones are the same element."""
     values = [value for dim, value in enumerate(atomic.args[:-1]) if dim not in dims]
     return tuple([value.attr if value.code is ops.const else value for value in values])

@@ -1,7 +1,8 @@
-"""Keep tiles as instructions for matrices leave them, from product to product.
+"""Tiles stay in the form of matrix instructions from product to product.
 
-Each product takes the entries of its total from rows (`ops.tile_entries`) and makes rows of the result (`ops.tile_rows`): both go through
-shared memory. Rows that came from entries need no way back, and loops carry entries in place of rows that nothing else in them uses.
+Each product takes the entries of its total from rows (`ops.tile_entries`) and makes rows of the result (`ops.tile_rows`): both conversions
+use shared memory. Rows that came from entries need no conversion back, and loops carry entries in place of rows that nothing else in them
+uses.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from spirograd.transforms.simplification.dce import dce
 
 
 def keep_tile_entries(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` with fewer conversions between rows and entries."""
+    """Remove conversions between rows and entries."""
     if ops.tile_entries not in kernel.codes or not ctx.options.optimize:
         return kernel
-    while True:  # once for each loop around a product
+    while True:  # one round for each loop around a product
         rewriter = _Keep()
         new = rewriter.kernel(kernel)
         if not rewriter.changed:
             return kernel
-        kernel = dce(new, ctx)  # rows that are carried for nothing would count as used
+        kernel = dce(new, ctx)  # rows that are carried but unused would count as used
 
 
 # The parameters that are the rows of a tile which a loop carries.
@@ -44,11 +45,11 @@ class _Keep(Rewriter):
     def _entries(self, op: Op) -> Op:
         if op.attr != TOTAL:
             return self.copy(op)
-        found = self.carried.get(op.args) or _known_entries(self.args(op))
-        if not found:
+        entries = self.carried.get(op.args) or _known_entries(self.args(op))
+        if not entries:
             return self.copy(op)
         self.changed = True
-        return self.b.emit(ops.vec, *found)
+        return self.b.emit(ops.vec, *entries)
 
     def _made(self, rows: Sequence[Op]) -> Sequence[Op]:
         t = rows[0].type
@@ -84,8 +85,8 @@ class _Keep(Rewriter):
             t = params[0].type
             assert isinstance(t, DType)
             held = held_entries(len(params))
-            made = _parts(self, ops.tile_rows, entries[:held], Vec(len(params), t))
-            rows |= {region.params.index(p) - 1: row for p, row in zip(params, made)}
+            new_rows = _parts(self, ops.tile_rows, entries[:held], Vec(len(params), t))
+            rows |= {region.params.index(p) - 1: row for p, row in zip(params, new_rows)}
             entries = entries[held:]
         return new
 
@@ -100,7 +101,7 @@ def _parts(rewriter: Rewriter, code: ops.OpCode, operands: Sequence[Op], t: Vec,
 
 
 def _known_entries(rows: Sequence[Op]) -> Sequence[Op]:
-    """The entries of which ``rows`` were made; zeros for zeros; () if they are not known."""
+    """Return the entries of which ``rows`` consist; zeros for zeros; () if they are not known."""
     source = rows[0].args[0] if rows[0].code is ops.extract else None
     if (
         source is not None
@@ -119,12 +120,12 @@ def _is_const(op: Op, value: int) -> bool:
 
 
 def _carried_tiles(region: Region) -> list[_Tile]:
-    """The tiles whose rows are loop-carried, and used as the total of products only."""
+    """Return the tiles whose rows are loop-carried, and used as the total of products only."""
     carried = frozenset(region.params[1:])
     users: dict[Op, set[_Tile | None]] = {}
     for op in region.walk():
         use = op.args if op.code is ops.tile_entries and op.attr == TOTAL else None
         for arg in carried.intersection(op.args):
             users.setdefault(arg, set()).add(use)
-    found = dict.fromkeys(use for uses in users.values() for use in uses if use is not None)
-    return [use for use in found if all(users.get(p) == {use} for p in use) and len(set(use)) == len(use)]
+    tiles = dict.fromkeys(use for uses in users.values() for use in uses if use is not None)
+    return [use for use in tiles if all(users.get(p) == {use} for p in use) and len(set(use)) == len(use)]

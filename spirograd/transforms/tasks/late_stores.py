@@ -1,8 +1,8 @@
-"""On GPUs, stores of a task come after the loads of other memory that follow them, and those of constants after all.
+"""Late stores: on GPUs, stores of a task follow the loads of other memory after them, and stores of constants follow all loads.
 
-Derivatives clear what they have loaded, and NVIDIA's cards are slow where a store meets a load that is still on its way: to clear one
-field and subtract it from another took 0.27 ms for 2 x 64 MiB on an H200, and 0.07 where the store comes last. Where it cannot, as
-arrays may overlap, it stores the constant and nothing of what was loaded, for which it must wait: 0.12 instead of 0.61 ms.
+Derivatives clear the gradients that they have loaded, and NVIDIA's cards are slow if a store meets a load in flight: to clear one field and
+subtract it from another took 0.27 ms for 2 x 64 MiB on an H200, and 0.07 with the store last. Where it cannot be last, because arrays may
+overlap, it stores the constant without the loaded value, for which it would wait: 0.12 instead of 0.61 ms.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
 _PASSED = frozenset((ops.load, ops.store, ops.atomic))
-# Stores that are moved at a time: each takes registers for its value.
+# The most stores that move at a time: each takes registers for its value.
 _MOST_WAITING = 4
 _WORDS = dict.fromkeys((f32, i32, u32), i32)
 
 
 def late_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Where invocations run in order."""
+    """Move stores, on devices whose invocations run in order."""
     return _LateStores(ctx.caps).kernel(kernel) if ctx.options.optimize and ctx.caps.target.invocations else kernel
 
 
@@ -36,7 +36,7 @@ class _LateStores(Rewriter):
     def _task(self, op: Op) -> Op:
         everything = [inner for region in op.regions for inner in region.walk()]
         used = {a for inner in everything for a in inner.args}
-        # Invocations may wait for one another, so that the order of stores tells something.
+        # Invocations may wait for one another, so the order of stores can be observed.
         self.waits = any(
             inner.code in (ops.cas, ops.while_, ops.call_memory) or (inner.code is ops.atomic and inner in used) for inner in everything
         )
@@ -59,14 +59,14 @@ class _LateStores(Rewriter):
         self.b.ops += self._ordered(waiting)
 
     def _ordered(self, stores: list[Op]) -> list[Op]:
-        """Those of constants last, which would not wait for what was loaded."""
+        """Return the stores with those of constants last, which would not wait for loads."""
         refs = [op.attr for op in stores]
         if self.waits or any(may_alias(a, b) for k, a in enumerate(refs) for b in refs[:k]):
             return stores
         return sorted(stores, key=lambda op: op.args[-1].code is ops.const)
 
     def _awaiting(self, store: Op) -> Op:
-        """``store``; that of a constant waits for the last load of the element."""
+        """Return ``store``; a store of a constant waits for the last load of the element."""
         *indices, value = store.args
         ref, t = store.attr, store.attr.dtype
         if value.code is not ops.const or t not in _WORDS or not isinstance(ref, ArrayRef) or not self.has_addresses:
@@ -78,20 +78,20 @@ class _LateStores(Rewriter):
         b, word = self.b, _WORDS[t]
         b.at(store)
         address = b.emit(ops.address, attr=(ref.arg, ref.role), type=u64)
-        none = b.cast(b.emit(ops.shr, address, b.const(63, u64)), word)  # zero, which no compiler knows
+        none = b.cast(b.emit(ops.shr, address, b.const(63, u64)), word)  # zero, unknown to compilers
         nothing = b.emit(ops.and_, b.emit(ops.bitcast, load, type=word), none)
         bits = b.emit(ops.xor, b.emit(ops.bitcast, value, type=word), nothing)
         return Op(ops.store, store.type, (*indices, b.emit(ops.bitcast, bits, type=t)), store.attr, (), store.loc, store.primal)
 
 
 def _passes(store: Op, op: Op) -> bool:
-    """Whether ``store`` may run after ``op``, which follows it."""
+    """Return whether ``store`` may run after ``op``, which follows it."""
     for inner in nested(op):
         if inner.code.effect == "pure":
             continue
         if inner.code not in _PASSED or any(may_alias(store.attr, ref) for _, ref in accesses_of(inner)):
             return False
-        # Others may wait for an update that says that something was stored; none waits for a sum of floats.
+        # Others may wait for an update that signals a store; none waits for a sum of floats.
         if inner.code is ops.atomic and not (inner.attr[0] == "add" and inner.attr[1].dtype.is_float):
             return False
     return op.code is not ops.while_ and not any(ops.while_ in region.codes for region in op.regions)

@@ -1,4 +1,4 @@
-"""Split a kernel into tasks: each outermost parallel loop is one dispatch, and what lies between two of them is another."""
+"""Splitting of a kernel into tasks: each outermost parallel loop is one dispatch, and the code between two of them is another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, TaskAttr, Temp
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# How many operations each iteration of a loop may spend on rematerialising a value rather than load it.
+# The most operations of an iteration for rematerialising a value rather than loading it.
 _MAX_COST = 12
 # The same for the bounds of a loop, which are computed once, and which the host needs to size the dispatch.
 _MAX_BOUND_COST = 200
@@ -22,8 +22,8 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.a
 
 @dataclass(slots=True)
 class _Segment:
-    """A stretch of the kernel's body: a serial one, or a single parallel loop. ``writes``: what it may write, in order. ``checks``: of
-    the bounds of the loop, which belong to it."""
+    """A segment of the kernel's body: serial code, or a single parallel loop. ``writes``: memory that it may write, in order. ``checks``:
+    checks of the bounds of the loop, which belong to it."""
 
     number: int
     loop: Op | None = None
@@ -34,18 +34,18 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How to rematerialise a value: ``cost`` operations, ``loads`` of memory (load, segment, how many of its writes come first)."""
+class _Rematerialisation:
+    """A rematerialisation of a value: ``cost`` operations, ``loads`` of memory (load, segment, number of its writes before the load)."""
 
     cost: int
     loads: tuple[tuple[Op, int, int], ...] = ()
 
 
 def offload(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """The kernel as a list of tasks, in order.
+    """Return the kernel as a list of tasks, in order.
 
     A live-in of a later task is rematerialised there if that is cheap and depends only on constants, arguments, and memory not written
-    since; else the task that computes it stores it to a temporary. Parallel loops inside other control flow become serial.
+    since; otherwise the task that computes it stores it to a temporary. Parallel loops inside other control flow become serial.
     """
     return _Offload(kernel).run()
 
@@ -57,7 +57,7 @@ class _Offload(Rewriter):
         self.handlers[ops.for_] = self._for
         self.segment_of: dict[Op, _Segment] = {}
         self.segments: list[_Segment] = []
-        self.ways: dict[Op, _Way | None] = {}
+        self.rematerialisations: dict[Op, _Rematerialisation | None] = {}
         self.temps: dict[Op, TempRef] = {}
         self.names: set[str] = set()
 
@@ -87,12 +87,12 @@ class _Offload(Rewriter):
             origin = self.segment_of[op.args[0]] if op.code is ops.result else segments[-1]
             origin.ops.append(op)
             self.segment_of[op] = origin
-            self.ways[op] = self._way(op, origin)
+            self.rematerialisations[op] = self._rematerialisation(op, origin)
             if op.code.effect not in ("pure", "read"):
                 origin.writes += writes(op)
 
     def _take_checks(self) -> None:
-        """Let each parallel loop check its bounds itself: a check before it would be a task of its own."""
+        """Move the checks of the bounds of each parallel loop into it: a check before it would be a task of its own."""
         for before, segment in zip(self.segments, self.segments[1:]):
             if segment.loop is None:
                 continue
@@ -128,28 +128,29 @@ class _Offload(Rewriter):
         self.temps[value] = TempRef(name, t.elem, (t.n,)) if isinstance(t, Vec) else TempRef(name, _scalar(t))
         origin.stored.append(value)
 
-    def _way(self, value: Op, origin: _Segment) -> _Way | None:
-        """How to rematerialise ``value`` from constants, arguments and memory; None if that is not enough."""
+    def _rematerialisation(self, value: Op, origin: _Segment) -> _Rematerialisation | None:
+        """Return the rematerialisation of ``value`` from constants, arguments and memory, or None if these do not suffice."""
         if value.code in _LEAVES:
-            return _Way(0)
+            return _Rematerialisation(0)
         load = value.code is ops.load
         if not load and (value.code.effect != "pure" or value.code in (ops.result, ops.call)):
             return None
         cost, loads = 1, [(value, origin.number, len(origin.writes))] if load else []
         for a in value.args:
-            part = self.ways[a]
+            part = self.rematerialisations[a]
             if part is None:
                 return None
             cost += part.cost
             loads += part.loads
-        return _Way(cost, tuple(loads)) if len(loads) <= _MAX_LOADS else None
+        return _Rematerialisation(cost, tuple(loads)) if len(loads) <= _MAX_LOADS else None
 
     def _can_rematerialise(self, value: Op, user: _Segment, limit: int = _MAX_COST) -> bool:
-        """Whether ``user`` is to rematerialise ``value``: that is cheap, and what it reads is not written before the end of ``user``."""
-        found = self.ways[value]
-        if found is None or found.cost > limit:
+        """Return whether ``user`` should rematerialise ``value``: it is cheap, and the memory that it reads is not written before the end
+        of ``user``."""
+        recomputation = self.rematerialisations[value]
+        if recomputation is None or recomputation.cost > limit:
             return False
-        for load, origin, count in found.loads:
+        for load, origin, count in recomputation.loads:
             later = [*self.segments[origin].writes[count:]]
             for segment in self.segments[origin + 1 : user.number + 1]:
                 later += segment.writes
@@ -194,7 +195,7 @@ class _Offload(Rewriter):
         self._task(TaskAttr("range_for", self._name(attr.name), attr.group_size, grouped=attr.grouped), (bounds, new_body, finish))
 
     def _name(self, wanted: str) -> str:
-        """A name for the next task, different from those before."""
+        """Return a name for the next task, different from earlier ones."""
         count = len(self.names)
         name = wanted or f"{self.old.name}_{count}"
         while name in self.names:
@@ -212,7 +213,7 @@ class _Offload(Rewriter):
         self.b.emit(ops.task, attr=attr, type=VOID, regions=regions)
 
     def _bring_in(self, values: list[Op], user: _Segment, limit: int = _MAX_COST) -> None:
-        """Make the values of other tasks that are among ``values`` available here."""
+        """Make those of ``values`` that belong to other tasks available here."""
         for value in values:
             if value in self.segment_of and value not in self.env:
                 cheap = self._can_rematerialise(value, user, limit)
@@ -244,7 +245,7 @@ class _Offload(Rewriter):
             self.b.store(ref, at, self.b.emit(ops.extract, new, at))
 
     def _for(self, op: Op) -> Op:
-        """A loop inside of a task is serial."""
+        """Make a loop inside of a task serial."""
         if not op.attr.parallel:
             return self.copy(op)
         args = self.args(op)
@@ -253,7 +254,7 @@ class _Offload(Rewriter):
 
 
 def _operands(op: Op) -> list[Op]:
-    """The operands of ``op`` and of everything in its regions."""
+    """Return the operands of ``op`` and of everything in its regions."""
     return [*op.args, *(a for region in op.regions for inner in region.walk() for a in inner.args)]
 
 

@@ -1,4 +1,4 @@
-"""Whether arrays overlap, found by each launch."""
+"""The test whether arrays overlap, which each launch evaluates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spirograd.ir.nodes import ArrayRef, Op
 
 
 def overlap(b: Builder, first: ArrayRef, second: ArrayRef) -> Op:
-    """Whether two arrays have bytes in common (u1)."""
+    """Return whether two arrays have bytes in common (u1)."""
     places = []
     for ref in (first, second):
         address = b.emit(ops.address, attr=(ref.arg, ref.role), type=u64)

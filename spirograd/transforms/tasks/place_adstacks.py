@@ -1,4 +1,4 @@
-"""Adstacks whose sizes only the device knows: inserts a task that computes their offsets, before the tasks that use them.
+"""Placement of adstacks whose sizes only the device knows: a task before the tasks that use them computes their offsets.
 
 `base.adstack_layout` defines the layout; the host uses it as well, for sizes that it knows.
 """
@@ -24,14 +24,14 @@ PLACING = "place.adstacks"
 
 
 def place_adstacks(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Put the task that places adstacks in front of ``kernel``, a list of tasks, if the argument `SIZES` says how large they are.
+    """Insert the task that places adstacks in front of ``kernel``, a list of tasks, if the argument `SIZES` has their sizes.
 
-    On the CPU, whose host knows all sizes, the bounds of range tasks with adstacks yield a third value: how many thread slots there are.
-    Elsewhere:
+    On the CPU, whose host knows all sizes, the bounds of range tasks with adstacks yield a third value: the number of thread slots. On
+    other devices:
 
-    It leaves base, pitch and capacity of each adstack in temporaries. The tasks begin with operations `adstack_word` that ask for those of
-    their adstacks, and the bounds of range tasks with adstacks yield a third value, how many invocations take part: all if each finds a
-    thread slot, else as many as there are thread slots. Where thread slots are claimed, the task sets the counter of each guard to 0, and
+    The task stores base, pitch and capacity of each adstack to temporaries. The other tasks begin with operations `adstack_word` for those
+    of their adstacks, and the bounds of range tasks with adstacks yield a third value, the number of invocations that take part: all if
+    each gets a thread slot, else the number of thread slots. If thread slots are claimed, the task sets the counter of each guard to 0, and
     each claim is checked.
     """
     adstacks = adstacks_of(kernel)
@@ -60,17 +60,17 @@ def place_adstacks(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def word(kind: AdstackWord, number: int) -> TempRef:
-    """Where the task leaves a word of an adstack, or the thread slots of a task."""
+    """Return the temporary that holds a word of an adstack, or the thread slots of a task."""
     return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
 
 
 def is_placed(kernel: Kernel) -> bool:
-    """Whether ``kernel``, a list of tasks, places its adstacks itself."""
+    """Return whether ``kernel``, a list of tasks, places its adstacks itself."""
     return any(op.code is ops.task and op.attr.places for op in kernel.body.ops)
 
 
 class _Place:
-    """Builds the task. All numbers are 32-bit words of the heap, of which it has less than 2^30: sums of two do not wrap."""
+    """A builder of the task. All numbers are 32-bit words of the heap, which has fewer than 2^30: sums of two do not wrap."""
 
     def __init__(self, kernel: Kernel, adstacks: dict[AdstackRef, AdstackInfo], sizes: ArrayRef) -> None:
         self.b = Builder()
@@ -99,7 +99,7 @@ class _Place:
         return self.b.load(self.sizes, self.b.const(number))
 
     def _serial(self, adstacks: Numbered) -> Op:
-        """One thread slot, from the first word on; gives its length."""
+        """Place one thread slot, from the first word on. Return its length."""
         b = self.b
         group = self.layout.group(adstacks, even=True)
         fits = self.layout.by.le(group.words, self.heap_words)
@@ -111,7 +111,7 @@ class _Place:
         return self._choose(fits, group.words, b.const(0))
 
     def _range(self, name: str, adstacks: Numbered, first: Op, left: Op) -> None:
-        """Rows side by side, as many as there is room for, from the word ``first`` on."""
+        """Place rows side by side, as many as the heap holds, from the word ``first`` on."""
         b, layout, number = self.b, self.layout, self.tasks[name]
         groups = layout.groups(adstacks)
         slot_words = layout.slot_words(groups)
@@ -122,7 +122,7 @@ class _Place:
         b.store(word(AdstackWord.SLOTS, number), self._choose(fits, slots.limit, b.const(0)))
         for group, pitch in zip(groups, slots.pitches):
             if group.guard is not None:
-                # A claim may take any of the places of an entry.
+                # A claim may take any of the positions of an entry.
                 b.store(word(AdstackWord.CLAIMS, group.guard), self._choose(fits, pitch, b.const(0)))
                 b.store(counter(group.guard), b.const(0))
             for k, base in layout.bases(group, pitch, first):
@@ -131,7 +131,7 @@ class _Place:
             first = layout.end(group, pitch, first)
 
     def _check(self, fits: Op, slot_words: Op, heap_words: Op, adstacks: Numbered) -> None:
-        """Report it if thread slots of so many words do not fit."""
+        """Report an error if thread slots of ``slot_words`` words do not fit."""
         if not adstacks:
             return
         message = (
@@ -146,7 +146,7 @@ class _Place:
 
 
 def _arithmetic(b: Builder) -> LayoutArithmetic[Op]:
-    """Arithmetic that appends operations to what ``b`` builds."""
+    """Return arithmetic that appends operations to ``b``."""
 
     def by(code: OpCode, attr: str | None = None) -> Callable[..., Op]:
         return lambda *args: b.emit(code, *args, attr=attr)
@@ -171,14 +171,14 @@ def _arithmetic(b: Builder) -> LayoutArithmetic[Op]:
 
 
 def _loops(kernel: Kernel) -> dict[int, Loc | None]:
-    """Where the loops are whose adstacks have a capacity that is checked, by its number."""
+    """Return the locations of the loops with adstacks of checked capacity, by its number."""
     checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "adstack"]
     capacities = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.adstack_word]
     return {word.attr[1]: loc for word, loc in capacities if word.attr[0] == AdstackWord.CAPACITY}
 
 
 def _asking(task: Op, number: int, adstacks: dict[AdstackRef, AdstackInfo], checked: frozenset[int]) -> Op:
-    """``task``, number ``number``, with what it needs to know of its adstacks."""
+    """Return ``task``, number ``number``, with the words of its adstacks."""
     body = 0 if task.attr.kind == "serial" else 1
     region = task.regions[body]
     used = _adstacks_in(region)
@@ -201,7 +201,7 @@ def _asking(task: Op, number: int, adstacks: dict[AdstackRef, AdstackInfo], chec
 
 
 def _limited(task: Op, number: int) -> Op:
-    """``task``, number ``number``, with how many thread slots it has, if it takes any."""
+    """Return ``task``, number ``number``, with the number of its thread slots, if it takes any."""
     if task.attr.kind == "serial" or not _adstacks_in(task.regions[1]):
         return task
     bounds = _bounds(task.regions[0], Op(ops.adstack_word, i32, (), (AdstackWord.SLOTS, number)))
@@ -209,7 +209,7 @@ def _limited(task: Op, number: int) -> Op:
 
 
 def _bounds(bounds: Region, slots: Op) -> Region:
-    """Those of a range task, which yield ``slots`` as well."""
+    """Return the bounds of a range task that also yield ``slots``."""
     return Region((), (*bounds.ops[:-1], slots, *_yielding(*bounds.results, slots)))
 
 
@@ -218,7 +218,7 @@ def _adstacks_in(region: Region) -> set[AdstackRef]:
 
 
 class _Claims(Rewriter):
-    """Has each claim checked; leaves out those of tasks in which no adstacks are left."""
+    """A rewriter that checks each claim, and omits those of tasks without adstacks."""
 
     def __init__(self, kernel: Kernel, adstacks: dict[AdstackRef, AdstackInfo]) -> None:
         super().__init__()

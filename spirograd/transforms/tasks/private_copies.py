@@ -1,13 +1,14 @@
-"""Atomics of a parallel loop on few elements: on a copy for each workgroup first, then one atomic for each element and workgroup.
+"""Private copies: atomics of a parallel loop on few elements update a copy for each workgroup first, then one atomic follows for each
+element and workgroup.
 
-Histograms are such loops. Where many invocations update few elements, atomics on memory wait for each other; those on shared memory are
-faster by far, and less contended. To clear the copies and to add them up pays where there are many iterations for each of their elements.
-If their number is not known when the kernel is compiled, copies are small.
+Histograms are such loops. If many invocations update few elements, atomics on memory wait for each other; those on shared memory are much
+faster, and less contended. Clearing the copies and adding them up pays if there are many iterations for each of their elements. If their
+number is not known when the kernel is compiled, copies are small.
 
-How many elements an array argument has is known when the kernel is launched: the copy is small, and is used if the array fits into it.
+The number of elements of an array argument is known when the kernel is launched: the copy is small, and is used if the array fits into it.
 
 If a field has somewhat more elements than fit and the loop does nothing but update it, each workgroup has a copy of one of several ranges
-of elements, and runs the iterations for all of them: to read some bytes several times takes less than an atomic on memory.
+of elements, and runs the iterations for all of them: reading some bytes several times takes less time than an atomic on memory.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from spirograd.transforms.tasks.carriers import Carrier, carrier
 
 # The most elements of the copies of a task: 32 KiB, with which a multiprocessor of an H100 holds seven workgroups.
 _MOST_ELEMENTS = 8192
-# Iterations for each element of the copies of all workgroups, and how many workgroups there must be then, and may be.
+# Iterations for each element of the copies of all workgroups, and the least and the most workgroups then.
 _ITERATIONS, _LEAST_GROUPS, _MOST_GROUPS = 8, 256, 1024
-# The most elements of copies if the number of iterations, or that of elements, is not known; and of how many updates in a body those of
-# arrays have two versions.
+# The most elements of copies if the number of iterations, or that of elements, is not known; and the most updates in a body that have two
+# versions for arrays.
 _MOST_UNKNOWN, _MOST_UPDATES = 1024, 8
-# How many ranges a field is cut into at most, of bodies of at most so many operations; workgroups are large, so that a multiprocessor
-# holds many invocations with few copies. Histogram of 256M with 65,536 bins on an H200: 2.9 ms without copies.
+# The most ranges of a field, and the most operations of the body then. Workgroups are large, so that a multiprocessor holds many
+# invocations with few copies. Histogram of 256M with 65,536 bins on an H200: 2.9 ms without copies.
 _MOST_RANGES, _RANGED_LENGTH, _RANGED_SIZE, _RANGED_GROUPS = 8, 24, 1024, 512
 
 
 def private_copies(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Give tasks the copies that pay (`TaskAttr.copies`), on targets that have workgroups.
 
-    Needs: the results of the atomics are unused, all of one field or array are of one kind, and nothing else of the task accesses it. An
-    array argument is taken not to overlap others: a loop that updates an element and reads it as well has no defined result. An update that
-    is out of range changes nothing.
+    Conditions: the results of the atomics are unused, all of one field or array are of one kind, and nothing else of the task accesses it.
+    An array argument is assumed not to overlap others: a loop that updates an element and reads it as well has no defined result. An update
+    that is out of range changes nothing.
     """
     return _PrivateCopies(ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
@@ -64,7 +65,7 @@ class _Extents:
         self._origin = [*(origin or (0,) * (len(self._extents) - len(ref.element_shape))), *(0,) * len(ref.element_shape)]
 
     def total(self) -> Op:
-        """How many elements there are (i32)."""
+        """Return the number of elements (i32)."""
         b, known, total = self._b, math.prod([n for n in self._extents if isinstance(n, int)]), None
         for extent in self._extents:
             if isinstance(extent, Op):
@@ -72,7 +73,7 @@ class _Extents:
         return b.const(known) if total is None else total if known == 1 else b.emit(ops.mul, total, b.const(known))
 
     def number(self, indices: tuple[Op, ...], end: int) -> Op:
-        """The number of an element (i32); ``end`` if some index is far out of range."""
+        """Return the number of an element (i32), or ``end`` if some index is far out of range."""
         b = self._b
         total: Op | None = None
         for index, extent, first in zip(indices, self._extents, self._origin):
@@ -83,15 +84,15 @@ class _Extents:
         return b.emit(ops.bitcast, inside, type=i32)
 
     def indices(self, number: Op) -> tuple[Op, ...]:
-        """Those of an element."""
+        """Return the indices of an element."""
         b = self._b
-        found: list[Op] = []
+        digits: list[Op] = []
         for extent, first in reversed(list(zip(self._extents, self._origin))):
-            last = len(found) == len(self._extents) - 1
+            last = len(digits) == len(self._extents) - 1
             index = number if last else b.emit(ops.irem, number, _value(b, extent))
             number = number if last else b.emit(ops.idiv, number, _value(b, extent))
-            found.insert(0, _plus(b, index, first))
-        return tuple(found)
+            digits.insert(0, _plus(b, index, first))
+        return tuple(digits)
 
 
 def _shape(b: Builder, ref: Updated) -> Sequence[int | Op]:
@@ -114,14 +115,14 @@ def _plus(b: Builder, index: Op, offset: int) -> Op:
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """``count`` ranges of ``length`` elements each, the last one perhaps fewer, in workgroups of ``group_size``."""
+    """Ranges of elements: ``count`` ranges of ``length`` elements each, the last one perhaps fewer, in workgroups of ``group_size``."""
 
     count: int
     length: int
     group_size: int
 
     def first(self, b: Builder) -> Op:
-        """The number of the first element of the workgroup's range (i32)."""
+        """Return the number of the first element of the workgroup's range (i32)."""
         workgroup = b.emit(ops.idiv, b.emit(ops.thread_slot, type=i32), b.const(self.group_size))
         return b.emit(ops.mul, b.emit(ops.irem, workgroup, b.const(self.count)), b.const(self.length))
 
@@ -168,7 +169,7 @@ class _PrivateCopies(Rewriter):
             return b.atomic(kind, copy.shared, number, held)
         within = b.emit(ops.sub, number, self.ranges.first(b))
         ours = b.emit(ops.lt, b.emit(ops.bitcast, within, type=u32), b.const(self.ranges.length, u32))
-        if self.ranges.count * self.ranges.length > _length(ref):  # what is out of range would be in the last one
+        if self.ranges.count * self.ranges.length > _length(ref):  # an element out of range would be in the last one
             ours = b.emit(ops.and_, ours, b.emit(ops.lt, number, b.const(_length(ref))))
         b.begin()
         b.atomic(kind, copy.shared, within, held)
@@ -191,7 +192,7 @@ class _PrivateCopies(Rewriter):
         b.if_(fits, then, b.end([]))
 
     def _flush(self, ref: Updated, copy: PrivateCopy) -> Region:
-        """Updates memory by an element of a copy, given its number and value."""
+        """Return a region that updates memory by an element of a copy, given its number and value."""
         b = self.b
         number, held = b.begin(i32, copy.shared.dtype)
         if self.ranges is not None:
@@ -210,13 +211,13 @@ class _PrivateCopies(Rewriter):
         return b.end()
 
     def _carrier(self, ref: Updated, kind: str) -> Carrier:
-        found = carrier(kind, ref.dtype, self.caps)
-        assert found is not None, "`_candidates` takes no others"
-        return found
+        result = carrier(kind, ref.dtype, self.caps)
+        assert result is not None, "`_candidates` takes no others"
+        return result
 
 
 def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy], int]:
-    """The copies that ``task`` shall have, and how many workgroups it shall have at most then."""
+    """Return the copies that ``task`` should have, and the most workgroups that it should then have."""
     bounds, body = task.regions[:2]
     count = constant_trips(*bounds.results[:2])
     most = _MOST_UNKNOWN if count is None else count // (_ITERATIONS * _LEAST_GROUPS)
@@ -230,7 +231,7 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
     for ref in sorted(candidates, key=lambda ref: isinstance(ref, ArrayRef)):
         kind, held = candidates[ref]
         if isinstance(ref, FieldRef):
-            length = _length(ref) + 1  # the last is for what is out of range
+            length = _length(ref) + 1  # the last element is for updates out of range
         elif _updates(body, arrays) <= _MOST_UPDATES:
             length = min(left, room - elements) // (len(arrays) - arrays.index(ref))
             left -= length
@@ -245,7 +246,7 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
 
 
 def _updates(body: Region, arrays: Sequence[ArrayRef]) -> int:
-    """How many operations update these arrays."""
+    """Return how many operations update these arrays."""
     return sum(op.code is ops.atomic and op.attr[1] in arrays for op in body.walk())
 
 
@@ -253,13 +254,13 @@ def _may_have_copies(body: Region, caps: Capabilities) -> bool:
     # On llvmpipe, which runs few threads, a histogram takes 1.15 times as long with copies.
     if caps.cpu_driver or ops.atomic not in body.codes:
         return False
-    # Where loops end early, a body with loops runs in an invocation of its own for each iteration.
+    # If drivers end loops early, each iteration of a body with loops runs in an invocation of its own.
     return not caps.loop_limit or body.codes.isdisjoint((ops.for_, ops.while_))
 
 
 def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int, _Ranges | None]:
-    """The copy of a range of elements that each workgroup of ``task`` shall have, how many workgroups there shall be at most, and the
-    ranges; nothing if that does not pay."""
+    """Return the copy of a range of elements that each workgroup of ``task`` should have, the most workgroups, and the ranges; nothing if
+    that does not pay."""
     bounds, body = task.regions[:2]
     count, caps = constant_trips(*bounds.results[:2]), ctx.caps
     nothing: tuple[dict[Updated, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
@@ -291,24 +292,23 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
 
 
 def _shared_bytes(task: Op) -> int:
-    """Shared memory that the reductions of ``task`` may take."""
+    """Return the shared memory that the reductions of ``task`` may take."""
     attr: TaskAttr = task.attr
     return 1024 * sum(r.dtype.size for r in attr.reductions)
 
 
 def _candidates(body: Region, caps: Capabilities) -> dict[Updated, tuple[str, DType]]:
-    """The fields and arrays that ``body`` accesses by atomics of one kind only, with that kind, and the type of what holds their
-    elements."""
+    """Return the fields and arrays that ``body`` accesses by atomics of one kind only, with that kind, and the type of their carrier."""
     everything = list(body.walk())
     used = {a for op in everything for a in op.args}
-    found: dict[Updated, set[str]] = {}
+    kinds_of: dict[Updated, set[str]] = {}
     for op in everything:
         for _, ref in accesses_of(op):
             if isinstance(ref, (FieldRef, ArrayRef)):
-                found.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
-    regions = [region_of(ref, separate_arrays=True) for ref in found]
+                kinds_of.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
+    regions = [region_of(ref, separate_arrays=True) for ref in kinds_of]
     candidates = {}
-    for (ref, kinds), region in zip(found.items(), regions):
+    for (ref, kinds), region in zip(kinds_of.items(), regions):
         held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and regions.count(region) == 1 else None
         if held is not None and not (isinstance(ref, ArrayRef) and ref.wide):
             candidates[ref] = min(kinds), held.dtype

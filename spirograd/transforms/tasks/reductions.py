@@ -1,4 +1,4 @@
-"""Atomics of a parallel loop at an address that does not change in it: accumulate first, then do one atomic."""
+"""Reductions: atomics of a parallel loop at a loop-invariant address accumulate first, then one atomic follows."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _MAX_REDUCTIONS = 8
 def reductions(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Turn such atomics into accumulators of the task (TaskAttr.reductions).
 
-    Needs: the result is unused, the indices depend on nothing that varies in the loop, and the loop has no other access that may touch the
-    same element. An array argument is taken not to overlap other arguments here: a loop that both accumulates into an element and reads it
-    through another argument has no defined result anyway. Sums of f32 are accumulated in f64 on CPUs, where a chunk may be long.
+    Conditions: the result is unused, the indices depend on nothing that varies in the loop, and the loop has no other access that may touch
+    the same element. An array argument is assumed not to overlap other arguments here: a loop that both accumulates into an element and
+    reads it through another argument has no defined result anyway. Sums of f32 are accumulated in f64 on CPUs, where a chunk may be long.
 
-    The task accesses an element only if some iteration did, since the element may not exist otherwise, as where a guard tests its index.
-    Where that is not known, a further accumulator says whether there was an update.
+    The task accesses an element only if some iteration did, since the element may not exist otherwise, as where a guard tests its index. If
+    that is not known, a further accumulator says whether there was an update.
     """
     return _Reductions(ctx).kernel(kernel)
 
 
 @dataclass(slots=True, eq=False)
 class _Target:
-    """One element that a task accumulates into."""
+    """An element that a task accumulates into."""
 
     kind: str
     ref: Ref
@@ -72,7 +72,7 @@ class _Reductions(Rewriter):
 
 
 def _find(body: Region, wide_sums: bool) -> list[_Target]:
-    """The elements that ``body`` may accumulate into."""
+    """Return the elements that ``body`` may accumulate into."""
     if ops.atomic not in body.codes:
         return []
     accesses = list(accesses_in([body]))
@@ -93,16 +93,16 @@ def _find(body: Region, wide_sums: bool) -> list[_Target]:
         dtype = f64 if wide_sums and ref.dtype is f32 and kind == "add" else ref.dtype
         target = targets.setdefault((kind, ref, query.numbers.all(indices)), _Target(kind, ref, indices, dtype))
         target.atomics.append(access)
-    found = []
+    accumulated = []
     for target in targets.values():
         others = [access for access in accesses if access not in target.atomics]
         if all(query.alias(target.atomics[0], other, invariant) is Alias.NO for other in others):
-            found.append(target)
-    return found[:_MAX_REDUCTIONS]
+            accumulated.append(target)
+    return accumulated[:_MAX_REDUCTIONS]
 
 
 def _in_conditions(body: Region) -> Iterator[Op]:
-    """What stands in the condition of a `while`, which yields nothing but the verdict."""
+    """Yield the operations in the condition of a `while`, which yields nothing but the verdict."""
     for op in body.walk():
         if op.code is ops.while_:
             yield from op.regions[0].walk()
@@ -112,8 +112,8 @@ def _in_conditions(body: Region) -> Iterator[Op]:
 
 
 def _add_flags(targets: list[_Target]) -> int:
-    """Number the flags that ``targets`` need, from after the targets on; returns how many there are. Targets that are updated in the same
-    regions, such as the components of a vector, share one."""
+    """Number the flags that ``targets`` need, after the targets. Return how many there are. Targets that are updated in the same regions,
+    such as the components of a vector, share one."""
     numbers: dict[frozenset[Around], int] = {}
     for target in targets:
         surely = any(all(op.code is ops.for_ and has_trips(op) for op, _ in access.around) for access in target.atomics)
@@ -124,8 +124,8 @@ def _add_flags(targets: list[_Target]) -> int:
 
 
 def _tolerates(target: _Target) -> bool:
-    """Whether an update by the identity changes nothing: the element surely exists, and is an integer. Minima and maxima replace a NaN, and
-    drivers make 0.0 of the sum of two -0.0."""
+    """Return whether an update by the identity changes nothing: the element surely exists, and is an integer. Minima and maxima replace a
+    NaN, and drivers compute 0.0 as the sum of two -0.0."""
     return not target.dtype.is_float and exists(target.ref, target.indices, {})
 
 
@@ -133,7 +133,7 @@ def _tolerates(target: _Target) -> bool:
 
 
 class _Accumulate(Threaded):
-    """Replaces the atomics by operations on accumulators."""
+    """A rewriter that replaces the atomics by operations on accumulators."""
 
     def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction]) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class _Accumulate(Threaded):
 
 
 class _Finish(Rewriter):
-    """The region that adds accumulators to memory."""
+    """A rewriter of the region that adds accumulators to memory."""
 
     def region_for(self, finish: Region, targets: list[_Target], accumulators: Sequence[Reduction]) -> Region:
         params = tuple([Op(ops.param, r.dtype) for r in accumulators])
@@ -192,7 +192,7 @@ class _Finish(Rewriter):
             self.b.atomic(target.kind, target.ref, *indices, self.b.cast(total, target.ref.dtype))
 
     def _clone(self, value: Op) -> Op:
-        """A value of the body, computed again here."""
+        """Return a value of the body, recomputed here."""
         if value not in self.env:
             args = tuple([self._clone(a) for a in value.args])
             self.env[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))

@@ -49,8 +49,8 @@ CPU = Capabilities(
     "cpu", int8=True, int16=True, int64=True, float16=True, float64=True, storage8=True, storage16=True, atomic_int64=True,
     cpu_features="+sse2,+avx2",
 )  # fmt: skip
-# Limits of `loop_costs` with which small loops are cut into stages, and stream.
-_SMALL = {"LARGE": 6, "LARGEST_STAGE": 6, "SMALLEST_STAGE": 3, "LARGE_OPERATION": 6, "LARGE_VECTORISED": 6, "LEAST_STREAM": 1}
+# Limits of `loop_costs` with which small loops are cut into partitions, and stream.
+_SMALL = {"LARGE": 6, "LARGEST_PARTITION": 6, "SMALLEST_PARTITION": 3, "LARGE_OPERATION": 6, "LARGE_VECTORISED": 6, "LEAST_STREAM": 1}
 
 
 @pytest.mark.parametrize("limits", [{}, _SMALL], ids=("as they are", "small"))

@@ -30,9 +30,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Cut everything into parts of so many operations."""
 
     def cut(size: int) -> None:
-        for name in ("LARGE", "LARGEST_STAGE", "LARGE_OPERATION", "LARGE_VECTORISED"):
+        for name in ("LARGE", "LARGEST_PARTITION", "LARGE_OPERATION", "LARGE_VECTORISED"):
             monkeypatch.setattr(loop_costs, name, size)
-        monkeypatch.setattr(loop_costs, "SMALLEST_STAGE", max(size // 2, 1))
+        monkeypatch.setattr(loop_costs, "SMALLEST_PARTITION", max(size // 2, 1))
 
     return cut
 

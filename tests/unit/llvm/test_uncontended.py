@@ -176,8 +176,8 @@ def test_exchange_keeps_one_of_the_values() -> None:
 
 @pytest.mark.parametrize("padding", range(96, 102))
 def test_large_bodies_lose_no_value(padding: int) -> None:
-    """Swaps in a body that is cut into stages, for which the least would cross a cut between the load of a swap and its store: what was put
-    into a bin comes out of it again, or stays there."""
+    """The cheapest cut of this body into partitions would separate the load of a swap from its store. No value is lost: values that were
+    put into a bin come out of it again, or stay there."""
     n, swaps = 200, 30
     p = Program("swap")
     where, bins, found = p.buffer(i32), p.buffer(i32), p.buffer(i32)
@@ -200,7 +200,7 @@ def test_large_bodies_lose_no_value(padding: int) -> None:
 
     p.range_for(0, n, swap)
     p.compile(CompileOptions())
-    assert ".uncontended.stage(" in p.text
+    assert ".uncontended.partition(" in p.text
     bin_of = np.random.default_rng(padding).integers(0, _BINS, n).astype(np.int32)
     held, got = -np.arange(1, _BINS + 1, dtype=np.int32), np.zeros(n * swaps, np.int32)
     p.run(cpu.open(max_threads=1), bin_of, held, got)

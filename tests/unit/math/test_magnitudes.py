@@ -33,7 +33,7 @@ def test_values_that_are_used_twice(known: bool, monkeypatch: pytest.MonkeyPatch
         y = b.emit(ops.mul, b.emit(ops.cos, y), b.const(0.5, f32))
     for _ in range(60):
         y = b.emit(ops.add, b.emit(ops.mul, y, y), b.emit(ops.mul, b.const(0.25, f32), y))
-    looked, plain = [], Magnitudes._found
-    monkeypatch.setattr(Magnitudes, "_found", lambda self, value, depth: looked.append(value) or plain(self, value, depth))
+    looked, plain = [], Magnitudes._bound
+    monkeypatch.setattr(Magnitudes, "_bound", lambda self, value, depth: looked.append(value) or plain(self, value, depth))
     assert Magnitudes().most(y) == math.inf, "too deep"
     assert len(looked) < 32 * 60 * 4

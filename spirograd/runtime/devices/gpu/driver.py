@@ -99,7 +99,7 @@ class Driver(ABC):
     symbols: ClassVar[Mapping[str, str]]
     own: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]]
     called: ClassVar[Mapping[str, str]]
-    optional: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
+    optional: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
     switch: ClassVar[ModuleType]
     launch_end: ClassVar[int]
     dlpack_type: ClassVar[int]

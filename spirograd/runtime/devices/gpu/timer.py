@@ -9,21 +9,24 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_float, c_void_p
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.runtime.devices.gpu import call
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
+
+if TYPE_CHECKING:
+    from spirograd.runtime.devices.gpu.device import Executable, GpuDevice
 
 _TASKS = 1024
 _TIMING = 0  # CU_EVENT_DEFAULT, hipEventDefault
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
 
 
-class GpuTimer(QueryTimer):
+class GpuTimer(QueryTimer["GpuDevice", "Executable"]):
     """A `TaskTimer` of CUDA and HIP. ``code``: the device's functions, ``context``: its context. It uses two events for each task, and one
     more."""
 
-    def __init__(self, device: Any, code: call.CallCode, context: int) -> None:
+    def __init__(self, device: GpuDevice, code: call.CallCode, context: int) -> None:
         super().__init__(device, _TASKS)
         self._code, self._context = code, context
         self._driver = code.driver
@@ -37,10 +40,10 @@ class GpuTimer(QueryTimer):
             self._events.append(event.value or 0)
         return self._events[number]
 
-    def _split(self, executable: Any) -> list[Any]:
+    def _split(self, executable: Executable) -> list[Executable]:
         return [self.device.part(executable, task) for task in executable.tasks]
 
-    def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+    def _run(self, slot: int, part: Executable, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         driver, stream = self._driver, self.device._stream.handle
         begin, end = self._event(2 * slot + 1), self._event(2 * slot + 2)
         groups = [part.tasks[0].groups(counts[0])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left
-from typing import Any
+from types import SimpleNamespace
 
 import vulkan as vk
 
@@ -35,8 +35,8 @@ class Block:
     adjacent.
     """
 
-    buffer: Any
-    memory: Any
+    buffer: ffi.CData
+    memory: ffi.CData
     size: int
     address: int
     host: int
@@ -93,7 +93,7 @@ class Range:
 class MemoryTypes:
     """The memory types of a device that are used: ``arrays`` for kernels' data, ``staging`` for transfers between host and device."""
 
-    def __init__(self, physical: Any, kind: str, mappable: bool | None) -> None:
+    def __init__(self, physical: ffi.CData, kind: str, mappable: bool | None) -> None:
         properties = ffi.new("VkPhysicalDeviceMemoryProperties*")
         lib.vkGetPhysicalDeviceMemoryProperties(physical, properties)
         self.flags = [properties.memoryTypes[i].propertyFlags for i in range(properties.memoryTypeCount)]
@@ -123,7 +123,7 @@ class MemoryTypes:
 class Allocator:
     """An allocator of `Range` objects. Not thread safe: the device's lock guards it. ``used`` counts the bytes in use."""
 
-    def __init__(self, device: Any, functions: Any, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
+    def __init__(self, device: ffi.CData, functions: SimpleNamespace, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
         self.device = device
         self.fn = functions
         self.types = types

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import vulkan as vk
+from vulkan import ffi as ffi
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.devices.streamed import DeviceLost, WorkLost
 
-ffi = vk.ffi
 lib = vk.lib
 NULL = ffi.NULL
 
@@ -73,12 +73,12 @@ _DEVICE_FUNCTIONS = (
 # fmt: on
 
 
-def struct(name: str, **members: Any) -> Any:
+def struct(name: str, **members: object) -> ffi.CData:
     """Return a zeroed structure with its sType set. The caller keeps the targets of its pointers alive."""
     return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
 
 
-def device_functions(device: object) -> Any:
+def device_functions(device: object) -> SimpleNamespace:
     """Return the device-level functions that this package uses, without their ``vk``, as attributes."""
     table = SimpleNamespace()
     for name in _DEVICE_FUNCTIONS:
@@ -117,13 +117,13 @@ def text(array: object) -> str:
     return str(ffi.string(array).decode(errors="replace"))
 
 
-def strings(values: list[str]) -> tuple[Any, list[Any]]:
+def strings(values: list[str]) -> tuple[ffi.CData, list[ffi.CData]]:
     """Return a ``char*[]`` of ``values``, and the objects that must stay alive while it is used."""
     kept = [ffi.new("char[]", value.encode()) for value in values]
     return (ffi.new("char*[]", kept) if kept else NULL), kept
 
 
-def enumerate_all(function: Any, element: str, *args: Any) -> Any:
+def enumerate_all(function: Callable[..., int], element: str, *args: object) -> ffi.CData:
     """Run the usual two-call enumeration, ``function(*args, count, array)``.
 
     Returns an array, which owns its elements, or an empty tuple.

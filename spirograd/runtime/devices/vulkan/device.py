@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
@@ -23,7 +24,7 @@ from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
-from spirograd.runtime.devices.vulkan.api import NULL, device_functions
+from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
 from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.instance import Instance, choose, keep_driver_loaded, take_instance
@@ -291,7 +292,7 @@ class VulkanDevice(StreamedDevice):
             self._own.finish()
             self._deletions.collect(self._own.pending_value, self._own.poll)
 
-    def _delete(self, thing: Any) -> None:
+    def _delete(self, thing: object) -> None:
         if isinstance(thing, Range):
             borrower = next((one for one, part in self._lent.items() if part is thing), None)
             if borrower is None:
@@ -348,11 +349,11 @@ class VulkanDevice(StreamedDevice):
 class _Kept:
     """The remains of a closed device, kept as long as an object that borrowed its memory refers to them."""
 
-    def __init__(self, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
+    def __init__(self, allocator: Allocator, functions: SimpleNamespace, device: ffi.CData, instance: Instance, failed: bool) -> None:
         weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance, failed).atexit = False
 
 
-def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
+def _destroy(process: int, allocator: Allocator, functions: SimpleNamespace, device: ffi.CData, instance: Instance, failed: bool) -> None:
     """Destroy the remains.
 
     ``failed``: whether the device was closed after a failure. Finalizers call this, which must not create an instance.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Protocol
 
 import vulkan as vk
 
@@ -21,7 +22,7 @@ class Executable:
 
     __slots__ = ("__weakref__", "name", "tasks", "text")
 
-    def __init__(self, name: str, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
+    def __init__(self, name: str, tasks: tuple[tuple[vk.ffi.CData, int, int, int], ...]) -> None:
         self.name = name
         self.tasks = tasks
         self.locate(None)
@@ -37,11 +38,11 @@ class Target(Protocol):
     memory barrier between two tasks. ``layout``: the layout of pipelines.
     """
 
-    fn: Any
-    layout: Any
-    commands: Any
-    bound: Any
-    barrier: Any
+    fn: SimpleNamespace
+    layout: vk.ffi.CData
+    commands: vk.ffi.CData
+    bound: vk.ffi.CData
+    barrier: vk.ffi.CData
     recorded: int
 
 

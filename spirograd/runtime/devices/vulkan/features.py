@@ -163,7 +163,7 @@ def query(physical: object, instance: Instance) -> Features:
     )
 
 
-def driver_facts(v12: Any, version: int) -> dict[str, Any]:
+def driver_facts(v12: vk.ffi.CData, version: int) -> dict[str, Any]:
     """Return the members of `Capabilities` that depend on the driver and its version, as Vulkan packs it. See docs/spirv.md#drivers."""
     facts = _float_modes(v12)
     if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
@@ -175,7 +175,7 @@ def driver_facts(v12: Any, version: int) -> dict[str, Any]:
     return facts
 
 
-def _float_modes(v12: Any) -> dict[str, Any]:
+def _float_modes(v12: vk.ffi.CData) -> dict[str, Any]:
     """Return the modes for special floats that modules can request, as members of `Capabilities`.
 
     SwiftShader (Chromium 156) runs spirv-opt on each module. If the module requests any of these modes, spirv-opt's constant propagation
@@ -190,7 +190,7 @@ def _float_modes(v12: Any) -> dict[str, Any]:
     return {"exact_specials": specials, "exact_subnormals": () if together else subnormals}
 
 
-def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
+def _subgroups(v11: vk.ffi.CData, all_types: bool, kind: str) -> dict[str, Any]:
     """Return the operations of subgroups, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
     if not v11.subgroupSupportedStages & _COMPUTE_STAGE:
         return {}
@@ -205,7 +205,9 @@ def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
     }
 
 
-def _matrix_shapes(physical: object, instance: Instance, v11: Any, v12: Any, enabled: set[tuple[str, str]]) -> tuple[str, ...]:
+def _matrix_shapes(
+    physical: object, instance: Instance, v11: vk.ffi.CData, v12: vk.ffi.CData, enabled: set[tuple[str, str]]
+) -> tuple[str, ...]:
     """Return the products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
     if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
@@ -213,7 +215,7 @@ def _matrix_shapes(physical: object, instance: Instance, v11: Any, v12: Any, ena
     return offered_shapes(instance.cooperative_matrices(physical))
 
 
-def offered_shapes(offered: Iterable[Any]) -> tuple[str, ...]:
+def offered_shapes(offered: Iterable[vk.ffi.CData]) -> tuple[str, ...]:
     """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
     extents = set()
     for p in offered:
@@ -223,12 +225,12 @@ def offered_shapes(offered: Iterable[Any]) -> tuple[str, ...]:
     return tuple([name for name, s in SHAPES.items() if _extents(s) in extents])
 
 
-def _extents(shape: MatrixShape) -> tuple[Any, ...]:
+def _extents(shape: MatrixShape) -> tuple[object, ...]:
     factor, total = shape.factor.name, shape.total.name
     return shape.rows, shape.columns, shape.depth, factor, factor, total, total
 
 
-def combinations(kind: str, has_arithmetic: bool) -> dict[str, Any]:
+def combinations(kind: str, has_arithmetic: bool) -> dict[str, object]:
     """Return the members of `Capabilities` that say which reductions and scans are one instruction on a device of a ``kind`` (see
     `Features`)."""
     # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
@@ -236,7 +238,7 @@ def combinations(kind: str, has_arithmetic: bool) -> dict[str, Any]:
     return {"subgroup_reductions": kinds, "subgroup_scans": kinds}
 
 
-def create_device(features: Features) -> tuple[Any, int, int]:
+def create_device(features: Features) -> tuple[vk.ffi.CData, int, int]:
     """Create a logical device with compute queues and all wanted features enabled.
 
     Returns the device, the queue family and the number of its queues.
@@ -263,7 +265,7 @@ def create_device(features: Features) -> tuple[Any, int, int]:
     return device[0], family, count
 
 
-def _properties(physical: object) -> tuple[Any, Any, Any, Any]:
+def _properties(physical: object) -> tuple[vk.ffi.CData, vk.ffi.CData, vk.ffi.CData, vk.ffi.CData]:
     basic = ffi.new("VkPhysicalDeviceProperties*")
     lib.vkGetPhysicalDeviceProperties(physical, basic)
     v13 = struct("VkPhysicalDeviceVulkan13Properties") if basic.apiVersion >= API_1_3 else None
@@ -275,7 +277,7 @@ def _properties(physical: object) -> tuple[Any, Any, Any, Any]:
     return basic, v11, v12, v13
 
 
-def _chain(names: set[str]) -> dict[str, Any]:
+def _chain(names: set[str]) -> dict[str, vk.ffi.CData]:
     """Return zeroed feature structures linked to each other; the dict keeps them alive."""
     chain: dict[str, object] = {}
     following: object = NULL

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 from collections import deque
-from typing import Any
 
 import vulkan as vk
 
@@ -101,7 +100,7 @@ class Instance:
         self.handle = self._create()
         self._messenger = self._create_messenger() if validation else None
 
-    def _create(self) -> Any:
+    def _create(self) -> vk.ffi.CData:
         wanted = [_PORTABILITY] if _PORTABILITY in instance_extensions() else []
         flags = _ENUMERATE_PORTABILITY_BIT if wanted else 0
         layers: list[str] = []
@@ -132,7 +131,7 @@ class Instance:
         del kept_layers, kept_extensions
         return handle[0]
 
-    def _messenger_info(self) -> Any:
+    def _messenger_info(self) -> vk.ffi.CData:
         return struct(
             "VkDebugUtilsMessengerCreateInfoEXT",
             messageSeverity=_WARNING_OR_ERROR,
@@ -140,24 +139,24 @@ class Instance:
             pfnUserCallback=self._callback,
         )
 
-    def _create_messenger(self) -> Any:
+    def _create_messenger(self) -> vk.ffi.CData:
         create = self._function("vkCreateDebugUtilsMessengerEXT")
         messenger = ffi.new("VkDebugUtilsMessengerEXT*")
         check(create(self.handle, self._messenger_info(), NULL, messenger), "listen to the validation layer")
         return messenger[0]
 
-    def _function(self, name: str) -> Any:
+    def _function(self, name: str) -> vk.ffi.CData:
         return ffi.cast(f"PFN_{name}", lib.vkGetInstanceProcAddr(self.handle, name.encode()))
 
-    def _on_message(self, _severity: int, _kind: int, data: Any, _user: object) -> int:
+    def _on_message(self, _severity: int, _kind: int, data: vk.ffi.CData, _user: object) -> int:
         self.messages.append(text(data.pMessage))
         return 0
 
-    def physical_devices(self) -> list[Any]:
+    def physical_devices(self) -> list[vk.ffi.CData]:
         """Return all physical devices, in the loader's order (the numbers of SG_DEVICE)."""
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
-    def cooperative_matrices(self, physical: object) -> Any:
+    def cooperative_matrices(self, physical: object) -> vk.ffi.CData:
         """Return the array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
         function = self._function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
         count = ffi.new("uint32_t*")
@@ -186,14 +185,14 @@ class Instance:
         lib.vkDestroyInstance(self.handle, NULL)
 
 
-def basic_properties(physical: object) -> Any:
+def basic_properties(physical: object) -> vk.ffi.CData:
     """Return the VkPhysicalDeviceProperties of a physical device."""
     properties = ffi.new("VkPhysicalDeviceProperties*")
     lib.vkGetPhysicalDeviceProperties(physical, properties)
     return properties
 
 
-def choose(instance: Instance, requested: str = "") -> Any:
+def choose(instance: Instance, requested: str = "") -> vk.ffi.CData:
     """Return the physical device that SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
 
     Raises SpirogradRuntimeError with a list of the devices if no device fits.

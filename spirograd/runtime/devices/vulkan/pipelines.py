@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import vulkan as vk
 
@@ -18,13 +18,13 @@ from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
 class Pipelines:
     """A factory of pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk."""
 
-    def __init__(self, device: Any, functions: Any, push_bytes: int, identity: bytes, folder: Path | None) -> None:
+    def __init__(self, device: ffi.CData, functions: SimpleNamespace, push_bytes: int, identity: bytes, folder: Path | None) -> None:
         self.device = device
         self.fn = functions
         self.push_bytes = push_bytes
         self._file = folder / f"pipelines-{hashlib.sha256(identity).hexdigest()[:24]}.bin" if folder is not None else None
         self._created = 0
-        self._live: set[Any] = set()
+        self._live: set[ffi.CData] = set()
         constants = struct_push_range(push_bytes)
         info = struct("VkPipelineLayoutCreateInfo", pushConstantRangeCount=1, pPushConstantRanges=constants)
         layout = ffi.new("VkPipelineLayout*")
@@ -32,14 +32,14 @@ class Pipelines:
         self.layout = layout[0]
         self._cache = self._create_cache(self._load())
 
-    def _create_cache(self, initial: bytes) -> Any:
+    def _create_cache(self, initial: bytes) -> ffi.CData:
         data = ffi.from_buffer(initial) if initial else NULL
         cache = ffi.new("VkPipelineCache*")
         info = struct("VkPipelineCacheCreateInfo", initialDataSize=len(initial), pInitialData=data)
         check(self.fn.CreatePipelineCache(self.device, info, NULL, cache), "create a pipeline cache")
         return cache[0]
 
-    def create(self, module: bytes, entry: str, name: str) -> Any:
+    def create(self, module: bytes, entry: str, name: str) -> ffi.CData:
         """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module."""
         check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
@@ -64,7 +64,7 @@ class Pipelines:
         self._live.add(pipeline[0])
         return pipeline[0]
 
-    def destroy(self, pipeline: Any) -> None:
+    def destroy(self, pipeline: ffi.CData) -> None:
         """Destroy a pipeline that no pending work uses."""
         self._live.discard(pipeline)
         self.fn.DestroyPipeline(self.device, pipeline, NULL)
@@ -112,6 +112,6 @@ class Pipelines:
                 raise
 
 
-def struct_push_range(push_bytes: int) -> Any:
+def struct_push_range(push_bytes: int) -> ffi.CData:
     """Return the range of all push constants, for the compute stage."""
     return ffi.new("VkPushConstantRange*", {"stageFlags": vk.VK_SHADER_STAGE_COMPUTE_BIT, "offset": 0, "size": push_bytes})

@@ -8,7 +8,7 @@ part of the command buffer; others lie in memory of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
 
 import vulkan as vk
 
@@ -25,7 +25,7 @@ _ALIGNMENT = 16
 class CommandPool:
     """A command pool with one command buffer, to which ``commands`` points."""
 
-    def __init__(self, device: Any, functions: Any, family: int) -> None:
+    def __init__(self, device: ffi.CData, functions: SimpleNamespace, family: int) -> None:
         self._device = device
         self._fn = functions
         self._pool = ffi.new("VkCommandPool*")
@@ -46,7 +46,7 @@ class RecordedSeries:
 
     __slots__ = ("__weakref__", "_steps", "commands")
 
-    def __init__(self, commands: Any, steps: Sequence[Step | Sections]) -> None:
+    def __init__(self, commands: ffi.CData, steps: Sequence[Step | Sections]) -> None:
         self.commands = commands
         self._steps = steps  # They keep pipelines and memory alive.
 
@@ -68,7 +68,7 @@ class SeriesRecorder:
         self.barrier = stream.barrier
         self.pool = CommandPool(stream.device, stream.fn, family)
         self.commands = self.pool.commands[0]
-        self.bound: Any = None
+        self.bound: ffi.CData = None
         self.recorded = 0
         self.owned: list[object] = [self.pool]
         self.arguments: list[tuple[Range, bytearray]] = []
@@ -77,7 +77,7 @@ class SeriesRecorder:
         self._push_limit = push_limit
         self._ordered = False  # Later work comes after a barrier.
 
-    def record(self, steps: Sequence[Step | Sections]) -> Any:
+    def record(self, steps: Sequence[Step | Sections]) -> ffi.CData:
         """Record the series; return a pointer to its command buffer."""
         begin = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
         check(self.fn.BeginCommandBuffer(self.commands, begin), "begin a command buffer")

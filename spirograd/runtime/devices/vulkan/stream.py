@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from time import perf_counter_ns
-from typing import Any
+from types import SimpleNamespace
 
 import vulkan as vk
 
@@ -41,9 +41,9 @@ class Slot:
     """A command buffer with the objects that its commands need until they are complete. ``value``: the timeline value of its last
     submission."""
 
-    commands: Any
-    submit: Any
-    kept: list[Any]
+    commands: ffi.CData
+    submit: ffi.CData
+    kept: list[ffi.CData]
     value: int = 0
     arguments: int = 0  # Bytes used of its part of the argument block.
     staging: Block | None = None
@@ -60,8 +60,8 @@ class Stream:
 
     def __init__(
         self,
-        device: Any,
-        functions: Any,
+        device: ffi.CData,
+        functions: SimpleNamespace,
         family: int,
         allocator: Allocator,
         poll_nanoseconds: int,
@@ -71,9 +71,9 @@ class Stream:
         self.device = device
         self.fn = functions
         self.allocator = allocator
-        self.layout: Any = None  # Of pipelines.
-        self.commands: Any = None
-        self.bound: Any = None
+        self.layout: ffi.CData = None  # Of pipelines.
+        self.commands: ffi.CData = None
+        self.bound: ffi.CData = None
         self.recorded = 0
         self.submitted = 0
         self.completed = 0
@@ -117,7 +117,7 @@ class Stream:
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
         return Slot(commands[0], self._submission(commands), [commands])
 
-    def _submission(self, commands: object) -> Any:
+    def _submission(self, commands: object) -> ffi.CData:
         """Return the structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
         return struct(
             "VkSubmitInfo",
@@ -128,7 +128,7 @@ class Stream:
             pSignalSemaphores=self._semaphore,
         )
 
-    def open(self) -> Any:
+    def open(self) -> ffi.CData:
         """Return the open command buffer; if there is none, begin the next one of the ring once it is free."""
         if self.commands is None:
             slot = self.slots[self._current]
@@ -141,7 +141,7 @@ class Stream:
             self.recorded = 0
         return self.commands
 
-    def order(self) -> Any:
+    def order(self) -> ffi.CData:
         """Return the open command buffer after a barrier: later commands see the effects of all earlier ones."""
         if self.recorded >= BATCH:
             self.flush()
@@ -150,7 +150,7 @@ class Stream:
         self.recorded += 1
         return commands
 
-    def let_host_see(self, commands: Any) -> None:
+    def let_host_see(self, commands: ffi.CData) -> None:
         """Record a barrier that makes writes visible to the host once the submission is complete."""
         self.fn.CmdPipelineBarrier(commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
 
@@ -174,12 +174,12 @@ class Stream:
             self.wait(self.submitted - UNDER_WAY + 1)
         self._queue_up(self._submission(commands))
 
-    def _queue_up(self, submission: Any) -> None:
+    def _queue_up(self, submission: ffi.CData) -> None:
         self._signal[0] = self.submitted + 1
         check_submission(self.fn.QueueSubmit(self._queue, 1, submission, NULL), "submit work")
         self.submitted += 1
 
-    def _submission_after(self, commands: object) -> Any:
+    def _submission_after(self, commands: object) -> ffi.CData:
         """Return a structure like `_submission`, after the values of `_waits`, which are cleared."""
         waits, self._waits = self._waits, {}
         count = len(waits)
@@ -277,7 +277,7 @@ class Stream:
         slot.staged = -(-(offset + nbytes) // _STAGING_ALIGNMENT) * _STAGING_ALIGNMENT
         return slot, slot.staging, offset
 
-    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
+    def copy(self, source: ffi.CData, source_offset: int, target: ffi.CData, target_offset: int, nbytes: int) -> None:
         """Record a copy between two VkBuffers, after all earlier commands."""
         commands = self.order()
         region = self._region

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING
 
 import vulkan as vk
 
@@ -12,15 +13,25 @@ from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
 from spirograd.runtime.devices.vulkan.api import NULL, check, enumerate_all, ffi, lib, struct
 from spirograd.runtime.devices.vulkan.stream import BATCH
 
+if TYPE_CHECKING:
+    from spirograd.runtime.devices.vulkan.device import VulkanDevice
+    from spirograd.runtime.devices.vulkan.dispatch import Executable
+
 _TASKS = 1024
 _STAGE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
 
 
-class VulkanTimer(QueryTimer):
+class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
     """A `TaskTimer` of Vulkan. ``family``: the family of the device's queue. ``launch``: the device's method. It uses two queries for each
     task, and one more."""
 
-    def __init__(self, device: Any, physical: Any, family: int, launch: Any) -> None:
+    def __init__(
+        self,
+        device: VulkanDevice,
+        physical: ffi.CData,
+        family: int,
+        launch: Callable[[Executable, bytes | bytearray, tuple[int | None]], None],
+    ) -> None:
         super().__init__(device, _TASKS)
         families = enumerate_all(
             lambda count, array: lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, array), "VkQueueFamilyProperties"
@@ -38,10 +49,10 @@ class VulkanTimer(QueryTimer):
         info = struct("VkQueryPoolCreateInfo", queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=2 * _TASKS + 1)
         check(device._fn.CreateQueryPool(device._device, info, NULL, self._pool), "create a query pool")
 
-    def _split(self, executable: Any) -> list[Any]:
+    def _split(self, executable: Executable) -> list[Executable]:
         return [type(executable)(executable.name, (task,)) for task in executable.tasks]
 
-    def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+    def _run(self, slot: int, part: Executable, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         device, pool = self.device, self._pool[0]
         stream, fn = device._stream, device._fn
         if stream.recorded >= BATCH:

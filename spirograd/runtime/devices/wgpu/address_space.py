@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.records import dataclass
@@ -20,16 +19,20 @@ GROUPS_KEPT = 512
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 
+# Records a copy: source, its offset, target, its offset, bytes.
+Copy = Callable[["wgpu.GPUBuffer", int, "wgpu.GPUBuffer", int, int], None]
+
+
 class GroupCache:
     """A cache of bind groups of one task, by the addresses of its buffers."""
 
     __slots__ = ("__weakref__", "_keys", "entries")
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[int, ...], Any] = {}
+        self.entries: dict[tuple[int, ...], wgpu.GPUBindGroup] = {}
         self._keys: dict[int, set[tuple[int, ...]]] = {}  # Of the entries that an address is part of.
 
-    def put(self, key: tuple[int, ...], group: object) -> None:
+    def put(self, key: tuple[int, ...], group: wgpu.GPUBindGroup) -> None:
         """Store ``group`` until one of its buffers is freed or moves. If there are too many groups, drop all others."""
         if len(self.entries) >= GROUPS_KEPT:
             self.entries.clear()
@@ -59,7 +62,7 @@ class Place:
 
     address: int
     size: int
-    buffer: Any
+    buffer: wgpu.GPUBuffer
     offset: int = 0
     neighbours: set[Place] = field(default_factory=set)
     caches: weakref.WeakSet[GroupCache] = field(default_factory=weakref.WeakSet)
@@ -83,7 +86,7 @@ class Allocator:
     """An allocator of buffers. ``cap``: the most bytes in use at a time; ``largest``: the most bytes of one allocation that a kernel can
     access."""
 
-    def __init__(self, device: Any, largest: int, cap: int | None) -> None:
+    def __init__(self, device: wgpu.GPUDevice, largest: int, cap: int | None) -> None:
         self._device = device
         self._largest = largest
         limits = device.limits
@@ -116,7 +119,7 @@ class Allocator:
         self.places[place.address] = place
         return place
 
-    def _create(self, size: int) -> Any:
+    def _create(self, size: int) -> wgpu.GPUBuffer:
         with telling(f"allocate {size} bytes through wgpu"):
             return self._device.create_buffer(size=size, usage=_USAGE)
 
@@ -143,7 +146,7 @@ class Allocator:
 
     # --- merged buffers ---
 
-    def gather(self, places: Sequence[Place], copy: Any) -> int:
+    def gather(self, places: Sequence[Place], copy: Copy) -> int:
         """Move ``places`` into one buffer permanently, together with their neighbours. Return the bytes that moved.
 
         ``copy(source, source offset, target, target offset, bytes)`` records a copy. Raises OutOfDeviceMemory if they do not fit.

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
 
 import wgpu
 from wgpu.backends.wgpu_native import GPUShaderModule, extras, ffi, lib
@@ -59,7 +58,7 @@ def check_version() -> None:
         raise SpirogradRuntimeError(problem)
 
 
-def handle(thing: Any) -> Any:
+def handle(thing: native.GPUObjectBase) -> ffi.CData:
     """Return the C handle of an object of wgpu."""
     return thing._internal
 
@@ -94,7 +93,7 @@ def lost_reason() -> str:
     return _watch.messages[-1] if _watch.messages else ""
 
 
-def probe(device: Any) -> None:
+def probe(device: wgpu.GPUDevice) -> None:
     """Raise DeviceLost if ``device`` does not work any more."""
     with telling("reach the device through wgpu"):
         device.create_buffer(size=16, usage=wgpu.BufferUsage.COPY_DST)
@@ -165,7 +164,7 @@ def _shortened(message: str) -> str:
     return "\n".join(line.rstrip() for line in message.splitlines() if line.strip())
 
 
-def trusted_module(device: object, code: bytes, label: str) -> Any:
+def trusted_module(device: object, code: bytes, label: str) -> GPUShaderModule:
     """Return a shader module without wgpu's own checks of accesses and loops: spirograd has its own, and wgpu's cost a third of the
     time."""
     data = ffi.from_buffer("uint8_t[]", code)
@@ -198,7 +197,7 @@ class Mapping:
         callback.callback, callback.userdata1 = _answered, ffi.cast("void *", self._number)
         lib.wgpuBufferMapAsync(handle(buffer), lib.WGPUMapMode_Read, 0, nbytes, callback[0])
 
-    def read(self) -> Any:
+    def read(self) -> ffi.buffer:
         """Return the bytes as a buffer of cffi, valid until `end`. Raises SpirogradRuntimeError if wgpu could not map the buffer."""
         if self.status != lib.WGPUMapAsyncStatus_Success:
             raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {self.status}): {lost_reason() or 'no reason given'}")
@@ -223,7 +222,7 @@ def _note_status(status: int, message: object, number: object, unused: object) -
         mapping.status = status
 
 
-def _note_interrupted(kind: object, error: BaseException, where: Any) -> None:
+def _note_interrupted(kind: object, error: BaseException, where: TracebackType) -> None:
     """Complete `_note_status` after a signal handler raised an exception in it, and store the exception.
 
     No exception can pass through wgpu, so it is raised after the call into wgpu has returned. `interrupts` handles Ctrl-C only.
@@ -264,7 +263,7 @@ def subgroup_sizes(adapter: object) -> tuple[int, int]:
     return sizes
 
 
-def release(device: Any) -> None:
+def release(device: wgpu.GPUDevice) -> None:
     """Have the driver free a device that is no longer used.
 
     Without this call, the device would exist until Python collects its cycle with the queue: graphics cards support only a few dozen
@@ -273,7 +272,7 @@ def release(device: Any) -> None:
     device._release()  # And the queue.
 
 
-def abandon(device: Any) -> None:
+def abandon(device: wgpu.GPUDevice) -> None:
     """Ensure that ``device`` is never released: in a forked child, its threads do not exist."""
     for thing in gc.get_objects():
         if isinstance(thing, native.GPUObjectBase) and (thing is device or thing._device is device):

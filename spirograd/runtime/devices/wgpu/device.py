@@ -6,7 +6,6 @@ import struct
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, TaskInfo
 from spirograd.base.device import Buffer
@@ -17,7 +16,7 @@ from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.wgpu.address_space import Allocator, GroupCache, Place
-from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses, probe, release, telling
+from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses, probe, release, telling, wgpu
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
 from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
@@ -34,7 +33,7 @@ class Task:
 
     __slots__ = ("addresses", "bindings", "grid", "groups", "keep", "packed", "pipeline")
 
-    def __init__(self, info: TaskInfo, pipeline: Any, grid: tuple[int, int, int]) -> None:
+    def __init__(self, info: TaskInfo, pipeline: wgpu.GPUComputePipeline, grid: tuple[int, int, int]) -> None:
         self.keep = pipeline
         self.pipeline = handle(pipeline)
         self.grid = grid
@@ -51,7 +50,7 @@ class Executable:
 
     __slots__ = ("__weakref__", "arguments", "tasks")
 
-    def __init__(self, tasks: tuple[Task, ...], arguments: Any) -> None:
+    def __init__(self, tasks: tuple[Task, ...], arguments: wgpu.GPUBindGroup | None) -> None:
         self.tasks = tasks
         self.arguments = arguments
 
@@ -151,7 +150,7 @@ class WgpuDevice(StreamedDevice):
         lib.wgpuComputePassEncoderDispatchWorkgroups(compute, groups, 1, 1)
         stream.recorded += 1
 
-    def _bind(self, task: Task, key: tuple[int, ...]) -> Any:
+    def _bind(self, task: Task, key: tuple[int, ...]) -> wgpu.GPUBindGroup:
         """Return the bind group of a task for the buffers at the addresses ``key``."""
         places = [self._allocator.at(address) for address in key]
         for numbers in task.bindings:

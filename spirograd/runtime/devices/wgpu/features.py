@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
@@ -36,7 +35,7 @@ _IMMEDIATES, _SUBGROUPS, TIMESTAMPS = "immediates", "subgroup", "timestamp-query
 class Features:
     """The features of an adapter. ``kind``: discrete, integrated, cpu, other. ``enabled``: features to switch on."""
 
-    adapter: Any
+    adapter: wgpu.GPUAdapter
     kind: str
     info: DeviceInfo
     caps: Capabilities
@@ -57,7 +56,7 @@ def backend_name(arch: str) -> str:
     return wanted or _PLATFORM.get(sys.platform, "vulkan")
 
 
-def adapters(backend: str) -> list[Any]:
+def adapters(backend: str) -> list[wgpu.GPUAdapter]:
     """Return the adapters of a backend, in the order of the numbers of SG_DEVICE.
 
     Raises SpirogradRuntimeError if wgpu runs on another backend.
@@ -72,7 +71,7 @@ def adapters(backend: str) -> list[Any]:
         return [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == shown]
 
 
-def choose(arch: str, requested: str = "") -> Any:
+def choose(arch: str, requested: str = "") -> wgpu.GPUAdapter:
     """Return the adapter that SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
 
     Raises SpirogradRuntimeError with a list of the adapters if no adapter fits.
@@ -87,11 +86,11 @@ def choose(arch: str, requested: str = "") -> Any:
     return min(candidates, key=lambda a: _PREFERENCE.get(a.info["adapter_type"], 2))
 
 
-def adapter_name(adapter: Any) -> str:
+def adapter_name(adapter: wgpu.GPUAdapter) -> str:
     return str(adapter.info["device"] or adapter.info["vendor"])
 
 
-def query(adapter: Any, arch: str) -> Features:
+def query(adapter: wgpu.GPUAdapter, arch: str) -> Features:
     """Return the features of ``adapter``."""
     info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
     smallest, largest = subgroup_sizes(adapter)
@@ -127,7 +126,7 @@ def query(adapter: Any, arch: str) -> Features:
     return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered))
 
 
-def create_device(features: Features) -> Any:
+def create_device(features: Features) -> wgpu.GPUDevice:
     """Return the device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
     with telling(f"open {features.info.name} through wgpu"):
         return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits={})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import Mapping, wgpu
@@ -23,7 +22,7 @@ class StagingBuffer:
 
     __slots__ = ("buffer", "data", "mapping", "problem", "submission", "used")
 
-    def __init__(self, buffer: Any) -> None:
+    def __init__(self, buffer: wgpu.GPUBuffer) -> None:
         self.buffer = buffer
         self.used = 0
         self.submission = 0
@@ -35,9 +34,9 @@ class StagingBuffer:
 class StagingBuffers:
     """An allocator of staging memory for readbacks. Not thread safe: the device's lock guards it."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: wgpu.GPUDevice) -> None:
         self._device = device
-        self._spare: dict[int, list[Any]] = {}  # By size.
+        self._spare: dict[int, list[wgpu.GPUBuffer]] = {}  # By size.
         self._recorded: list[StagingBuffer] = []
         self._under_way: deque[StagingBuffer] = deque()
         self.buffers = 0  # Created so far.
@@ -54,7 +53,7 @@ class StagingBuffers:
         staging_buffer.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         return staging_buffer, offset
 
-    def _create(self, nbytes: int) -> Any:
+    def _create(self, nbytes: int) -> wgpu.GPUBuffer:
         self.buffers += 1
         return self._device.create_buffer(size=nbytes, usage=_USAGE)
 

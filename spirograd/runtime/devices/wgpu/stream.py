@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, poll, read_staging, telling, wgpu
@@ -26,9 +25,9 @@ _COPIES = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 class Stream:
     """A recorder and submitter of commands. All work runs on the device in the order of the calls."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: wgpu.GPUDevice) -> None:
         self._device = device
-        self._encoder: Any = None
+        self._encoder: wgpu.GPUCommandEncoder | None = None
         self.compute: object = None  # The open compute pass.
         self.bound: object = None  # The pipeline that is set in it.
         self.recorded = 0
@@ -37,16 +36,16 @@ class Stream:
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._written = False  # Whether writes of the queue wait for a submission.
         self._held = 0  # Bytes that wgpu keeps until work is complete, since the last wait.
-        self._staging: Any = None
-        self._between: Any = None  # For copies within one buffer.
+        self._staging: wgpu.GPUBuffer | None = None
+        self._between: wgpu.GPUBuffer | None = None  # For copies within one buffer.
         self.staging = StagingBuffers(device)
-        self._pattern: tuple[int, Any] | None = None  # A word, and a buffer filled with it.
+        self._pattern: tuple[int, wgpu.GPUBuffer] | None = None  # A word, and a buffer filled with it.
         self._submitted: deque[int] = deque()
         self._index = ffi.new("WGPUSubmissionIndex *")
 
     # --- recording ---
 
-    def open_pass(self) -> Any:
+    def open_pass(self) -> ffi.CData:
         """Return the C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
 
         Programs that read now and then open a pass for each launch: through the package that would take as long as the launch itself.
@@ -72,7 +71,7 @@ class Stream:
             lib.wgpuComputePassEncoderEnd(compute)
             lib.wgpuComputePassEncoderRelease(compute)
 
-    def commands(self) -> Any:
+    def commands(self) -> wgpu.GPUCommandEncoder:
         """Return the encoder, outside of a pass: for one copy."""
         if self.recorded >= BATCH:
             self.flush()
@@ -154,7 +153,7 @@ class Stream:
 
     # --- transfers: offsets and lengths are multiples of 4 ---
 
-    def write(self, buffer: Any, offset: int, data: memoryview) -> None:
+    def write(self, buffer: wgpu.GPUBuffer, offset: int, data: memoryview) -> None:
         """Write bytes of the host to ``buffer``."""
         if self._encoder is not None:
             self.flush()  # A write of the queue comes before later submissions.
@@ -206,7 +205,7 @@ class Stream:
             self._staging = self._create(nbytes, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
         return self._staging
 
-    def _create(self, nbytes: int, usage: int) -> Any:
+    def _create(self, nbytes: int, usage: int) -> wgpu.GPUBuffer:
         """Create a buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
         return self._device.create_buffer(size=min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length())), usage=usage)
 
@@ -223,7 +222,7 @@ class Stream:
                 self.commands().copy_buffer_to_buffer(source, source_offset + start, self._between, 0, size)
                 self.commands().copy_buffer_to_buffer(self._between, 0, target, target_offset + start, size)
 
-    def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
+    def fill(self, buffer: wgpu.GPUBuffer, offset: int, nbytes: int, word: int) -> None:
         """Fill a buffer with a 32-bit pattern."""
         with telling("fill device memory through wgpu"):
             if word == 0:
@@ -236,7 +235,7 @@ class Stream:
         if self._pattern is not before:
             self.hold(2 * pattern.size)  # With the data that is written to it.
 
-    def _pattern_of(self, word: int, nbytes: int) -> Any:
+    def _pattern_of(self, word: int, nbytes: int) -> wgpu.GPUBuffer:
         """Return a buffer filled with ``word``, of ``nbytes`` if that is not much.
 
         A new word gets a new buffer: pending work may read the old one.

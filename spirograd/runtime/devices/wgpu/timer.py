@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
@@ -12,15 +13,24 @@ from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, telling, wgpu
 from spirograd.runtime.devices.wgpu.features import TIMESTAMPS
 from spirograd.runtime.devices.wgpu.stream import BATCH, Stream
 
+if TYPE_CHECKING:
+    from spirograd.runtime.devices.wgpu.device import Executable, WgpuDevice
+
 _TASKS = 1024
 _USAGE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
 
 
-class WgpuTimer(QueryTimer):
+class WgpuTimer(QueryTimer["WgpuDevice", "Executable"]):
     """A `TaskTimer` of wgpu. ``driver``: the device of wgpu. ``launch``: our device's method. It uses a pair of queries for each task, and
     one more."""
 
-    def __init__(self, device: Any, driver: Any, stream: Stream, launch: Any) -> None:
+    def __init__(
+        self,
+        device: WgpuDevice,
+        driver: wgpu.GPUDevice,
+        stream: Stream,
+        launch: Callable[[Executable, bytes | bytearray, tuple[int | None]], None],
+    ) -> None:
         super().__init__(device, _TASKS)
         if TIMESTAMPS not in driver.features:
             raise SpirogradUnsupportedError("this adapter of wgpu writes no timestamps", None, "profile on another back end")
@@ -33,17 +43,17 @@ class WgpuTimer(QueryTimer):
         self._period = float(lib.wgpuQueueGetTimestampPeriod(handle(driver.queue)))
         self._first = 0  # The tick that times are relative to.
 
-    def _split(self, executable: Any) -> list[Any]:
+    def _split(self, executable: Executable) -> list[Executable]:
         return [type(executable)((task,), executable.arguments) for task in executable.tasks]
 
-    def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+    def _run(self, slot: int, part: Executable, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         if self._stream.recorded >= BATCH:
             self._stream.flush()
         self._stream.pass_between(self._writes(slot))
         self._launch(part, block, counts)
         self._stream.end_pass()
 
-    def _writes(self, slot: int) -> Any:
+    def _writes(self, slot: int) -> ffi.CData:
         return ffi.new(
             "WGPUPassTimestampWrites *",
             {"querySet": handle(self._queries), "beginningOfPassWriteIndex": 2 * slot, "endOfPassWriteIndex": 2 * slot + 1},
