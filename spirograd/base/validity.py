@@ -47,8 +47,8 @@ def resume() -> None:
 
 
 class StepRecorder(Protocol):
-    """What records how compiled code checks and packs the arguments of a call: `runtime.native.launch_preparation.LaunchSteps`. It looks at
-    one object at a time. Flat arguments come in order."""
+    """A recorder of the steps by which compiled code checks and packs the arguments of a call, such as
+    `runtime.native.launch_preparation.LaunchSteps`. The steps inspect one object at a time. Flat arguments come in order."""
 
     mortal: list[object]
 
@@ -106,9 +106,8 @@ class StepRecorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What records the launches of a call. ``number``: of the epoch, read before anything else; ``arguments``: how many the call
-    has; ``steps``: records how they are checked and packed; ``result``: makes the result of the call from the values that the kernel
-    returns."""
+    """A recorder of the launches of a call. ``number``: the epoch, read before anything else; ``arguments``: the number of arguments;
+    ``steps``: records how they are checked and packed; ``result``: makes the result of the call from the values that the kernel returns."""
 
     number: int
     arguments: int
