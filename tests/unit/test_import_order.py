@@ -80,6 +80,8 @@ LATE = {
     ("dumps", "spirograd.llvmgen.translate"),
     # Large parts of the package that many programs do without: those whose kernels are in the offline cache, and those without gradients.
     ("runtime", "spirograd.runtime.devices.cpu_pool"),
+    ("runtime", "spirograd.runtime.native.launch_function"),
+    ("runtime", "spirograd.runtime.native.launch_preparation"),
     ("session", "spirograd.compiler"),
     ("session", "spirograd.runtime.profiling"),
     ("api", "spirograd.derivatives.gradient"),
