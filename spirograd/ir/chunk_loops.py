@@ -33,10 +33,11 @@ class ChunkLoop(NamedTuple):
         return None if self.around is None else first_column(self.around)
 
 
-def first_column(rows: Op) -> Op:
-    """Return the index of the first column, in a loop over rows: the product of its index and the number of columns."""
+def first_column(rows: Op) -> Op | None:
+    """Return the index of the first column, in a loop over rows: the product of its index and the number of columns. Return None if nothing
+    uses it."""
     body = rows.regions[0]
-    return next(op for op in body.ops if op.code is ops.mul and op.args[0] is body.params[0])
+    return next((op for op in body.ops if op.code is ops.mul and op.args[0] is body.params[0]), None)
 
 
 def loops_of(task: Op, body: Region, around: Op | None = None) -> Iterator[ChunkLoop]:
@@ -74,9 +75,9 @@ def note_ranges(known: dict[Op, Range], loop: Op) -> None:
     known[index] = natural = type_range(index.type)._replace(low=low)
     if loop.attr.row and low >= 0:
         known[body.params[-1]] = natural
-    if loop.attr.row > 0 and low >= 0:
-        first, within = first_column(loop), Range(0, loop.attr.row - 1)
-        known[first] = natural
+    first = first_column(loop) if loop.attr.row > 0 and low >= 0 else None
+    if first is not None:
+        known[first], within = natural, Range(0, loop.attr.row - 1)
         for inner in [op for op in body.walk() if op.code is ops.for_ and op.attr.over_chunk]:
             number = inner.regions[0].params[0]
             columns = [x for x in inner.regions[0].walk() if x.code is ops.sub and x.args[0] is number and x.args[1] is first]

@@ -95,7 +95,7 @@ def _edges(loop: ChunkLoop) -> _Edges | None:
     codes = body.codes
     if not index.is_signed or len(body.params) > 1 or codes.isdisjoint(_CONDITIONS) or any(code.effect not in _EFFECTS for code in codes):
         return None
-    if not is_worth_copying(body):
+    if not is_worth_copying(body) or (loop.around is not None and loop.first is None):  # no column is compared
         return None
     extent = (loop.columns or None) if loop.around is not None else end.attr if end.code is ops.const else None
     rewriter = _Inside(body, loop.first, extent)
