@@ -8,6 +8,7 @@ import spirograd as sg
 from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.records import replace
 from spirograd.lang import context
+from spirograd.lang.language_options import options_of_device
 from spirograd.runtime.devices.vulkan import features
 from spirograd.simt import subgroup, warp
 
@@ -27,7 +28,7 @@ def by_instruction(session, arch):
     if arch in SCANS and device.caps.cpu_driver:
         known = LAVAPIPE if arch == "wgpu" else {}
         device.caps = replace(device.caps, **known, subgroup_reductions=COMBINATIONS, subgroup_scans=SCANS[arch])
-        opened.language = replace(opened.language, **context.options_of_device(device.caps))
+        opened.language = replace(opened.language, **options_of_device(device.caps))
     return opened
 
 
@@ -168,7 +169,7 @@ def test_programs_have_no_instruction_of_other_subgroups():
     able = {"subgroup_size": 8, "subgroup_ballot": True, "subgroup_reductions": COMBINATIONS, "subgroup_scans": ("add",)}
     for target in ("vulkan", "wgpu", "cuda", "amdgpu"):
         for read in (False, True):
-            options = context.options_of_device(Capabilities(target, subgroup_read=read, **able))
+            options = options_of_device(Capabilities(target, subgroup_read=read, **able))
             assert options["subgroup_size"] == (8 if read else 32)
             assert options["has_ballots"] is read
             assert (bool(options["subgroup_reductions"]), bool(options["subgroup_scans"])) == (read, read)

@@ -6,6 +6,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.records import replace
 from spirograd.lang import context
+from spirograd.lang.language_options import options_of_device
 from spirograd.simt import block, subgroup, warp
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -368,7 +369,7 @@ def wgpu_of_a_card(session, arch):
     """A session of wgpu that reads subgroups by an instruction."""
     opened = context.session()
     opened.device.caps = replace(opened.device.caps, memory_barriers=True, subgroup_read=True, subgroup_size=8)
-    opened.language = replace(opened.language, **context.options_of_device(opened.device.caps))
+    opened.language = replace(opened.language, **options_of_device(opened.device.caps))
 
 
 @pytest.mark.archs("wgpu")

@@ -20,7 +20,7 @@ MOST = {
     "distributed": 73,
     "interop": 216,
     "ir": 123,
-    "lang": 1094,
+    "lang": 1098,
     "linalg": 70,
     "llvmgen": 4,
     "runtime": 164,
