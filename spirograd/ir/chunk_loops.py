@@ -34,10 +34,12 @@ class ChunkLoop(NamedTuple):
 
 
 def first_column(rows: Op) -> Op | None:
-    """Return the index of the first column, in a loop over rows: the product of its index and the number of columns. Return None if nothing
+    """Return the index of the first column, in a loop over rows: the product of the row and the number of columns. Return None if nothing
     uses it."""
     body = rows.regions[0]
-    return next((op for op in body.ops if op.code is ops.mul and op.args[0] is body.params[0]), None)
+    start = body.params[-1]
+    row = next((op for op in body.ops if op.code is ops.idiv and op.args[0] is start), None)
+    return next((op for op in body.ops if op.code is ops.mul and op.args[0] is row), None)
 
 
 def loops_of(task: Op, body: Region, around: Op | None = None) -> Iterator[ChunkLoop]:

@@ -42,8 +42,8 @@ class _SplitRows(ChunkLoopRewriter):
         b, (setup, extent), (begin, end, *initial) = self.b, divisor, self.args(op)
         rows = _Rows(b, copied(b, setup)[extent], begin, end)
         types = (*[a.type for a in initial], rows.type)
-        row, *totals, start = b.begin(rows.type, *types)
-        rows.enter(row, start)
+        _, *totals, start = b.begin(rows.type, *types)
+        rows.enter(start)
         inner = _ByRow(body.params[0], extent, rows.row, rows.first).region(body)
         guarded = _guarded(inner, (extent, rows.row, rows.first))
         if guarded is None:
@@ -97,19 +97,20 @@ class _Rows:
         self.counts_down = self.type.is_signed and extent.code is not ops.const
         self.length = b.emit(ops.abs_, extent) if self.counts_down else extent
         one = b.const(1, self.type)
-        if self.counts_down:
-            negative = b.emit(ops.lt, extent, b.const(0, self.type))
-            self.sign = b.emit(ops.select, negative, b.const(-1, self.type), one)
         # In 64 bits, if that is wider: if LLVM knew that rows are natural, it would widen what is made of them, such as indices of gathers.
         wide = i64 if self.type.bits < i64.bits else self.type
         self.low = b.cast(b.emit(ops.idiv, b.cast(begin, wide), b.cast(self.length, wide)), self.type)
         self.high = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, end, one), self.length), one)
 
-    def enter(self, number: Op, start: Op) -> None:
-        """Compute the invariants of row ``number``, whose first iteration in the chunk is ``start``."""
+    def enter(self, start: Op) -> None:
+        """Compute the invariants of the row whose first iteration in the chunk is ``start``.
+
+        They do not depend on the number of the row: LLVM would see that it counts, and not vectorise loops over columns whose body has
+        conditions on the row.
+        """
         b = self.b
-        self.first = b.emit(ops.mul, number, self.length)
-        self.row = b.emit(ops.mul, self.sign, number) if self.counts_down else number
+        self.row = b.emit(ops.idiv, start, self.extent)
+        self.first = b.emit(ops.mul, self.row, self.extent)
         self.start = start
         steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.irem, self.start, self.length))]
         if self.counts_down:
