@@ -90,7 +90,7 @@ def measure_program(name: str, cells: int, weak: bool) -> Measured:
 
 
 def measure_link(arch: str) -> Link | None:
-    """Measure the link between pairs of processes, through torch. None if this process has nobody to talk to, or not through torch."""
+    """Measure the link between pairs of processes through torch. Return None for one process, and for other transports."""
     from spirograd import distributed
 
     if distributed.size() < 2 or distributed.world.transport().name != "torch":

@@ -48,7 +48,7 @@ LARGER = {"mpm_slabs.py": ["--cells", "64"]}  # for 8 processes: slabs are not n
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_messages_in_memory_that_kernels_use(count):
-    """As on GPUs, and they arrive before the tape is told of them; on two H200 that happened seldom, on three and four often."""
+    """Messages are written to memory of kernels, as on GPUs, before a tape knows. Gradients were wrong on three and four H200."""
     printed = run(count, "early_messages.py")
     assert all("are right" in text for text in printed), printed
 
