@@ -124,7 +124,8 @@ def _torch() -> ModuleType:
         raise SpirogradRuntimeError(render(problem, None, "`pip install 'spirograd[distributed]'` installs it")) from None
     if not torch.distributed.is_available():
         raise SpirogradRuntimeError("this build of torch has no `torch.distributed`, through which processes communicate")
-    return torch
+    module: ModuleType = torch  # which type checkers see as Any where torch is missing
+    return module
 
 
 def _check_address() -> None:
