@@ -70,8 +70,8 @@ def region_of(ref: Ref, separate_arrays: bool = False) -> tuple[str, Hashable]:
     "tree".
 
     Two fields never alias, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the
-    exported memory of a field. Device references to one tree may alias each other. ``separate_arrays``: two array arguments count as
-    different memory, and no array as that of a field. The primal makes no such assumption; derivatives need it, because memory that two
+    exported memory of a field. Device references to one tree may alias each other. ``separate_arrays``: assume that two array
+    arguments never alias, nor an array and a field. The primal makes no such assumption. Derivatives need it, because memory that two
     arguments share would have two gradients.
     """
     kind, index = place(ref)

@@ -38,7 +38,7 @@ def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) ->
     The residuals are those of the loads without conflicts. If some loads need one memory as it is before the kernel and others as it is
     after it, the first are conflicts.
 
-    Two array arguments count as different memory, and no array as that of a field. Iterations of a parallel loop are assumed not to alias,
+    Two array arguments are assumed not to alias, nor an array and a field. Iterations of a parallel loop are assumed not to alias,
     except by atomics: otherwise the primal has no defined result. Loads of temporaries, and of gradients, are omitted.
     """
     order = _Order(primal)

@@ -38,8 +38,8 @@ def sizing(
     counted on the device, and passed in an array: see `adstacks.SIZES`. The same holds if there are guards on such devices: the guard
     counts are the last sizes. `CompileOptions.count_on_device` selects it in all cases.
 
-    A count that does not change in the loops around it is moved out of them, so that they need not run to be counted. The count may then be
-    that of a loop that is not reached, which only enlarges the adstack.
+    A count that does not change in the loops around it is moved out of them, so that they need not run to be counted. The adstack may then
+    have entries for a loop that the kernel does not reach.
     """
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:

@@ -95,7 +95,7 @@ def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> Spirograd
 
 _HINTS = {
     "adstack": "launch the gradient again: its sizes will be found anew. What this launch added to gradients is wrong: clear them first. "
-    "This comes of bounds that were changed through an address of one's own, or that have grown by far at once. Change them by spirograd, "
+    "The bounds of the loop were changed through a raw address, or grew too much at once. Change them by spirograd, "
     "or through memory that it hands out (`to_numpy(copy=False)`, DLPack), which is looked at before each launch",
     "race": "have each write to elements of its own, update with atomic operations, such as `x[i] += 1`, or make two loops of this one; "
     "threads of a group can wait for each other: `block.sync()`",

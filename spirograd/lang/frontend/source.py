@@ -96,8 +96,8 @@ def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
 
 
 def _of_lambda(function: Callable[..., object], text: Text) -> Source:
-    """Return the source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain
-    which of several lambdas in a line it is."""
+    """Return the source of a lambda, rewritten as a function that returns its expression. Raises SpirogradSyntaxError if a line has
+    several lambdas that cannot be told apart."""
     code = function.__code__
     try:
         module = _whole("".join(text.lines))

@@ -71,7 +71,7 @@ class GroupedValues:
         return self.v.emit(ops.add, value, self.v.number(distance, t)) if distance else value
 
     def _live_values(self, values: list[Op], groups: Sequence[int]) -> list[Op]:
-        """Return ``values`` of groups. If no lane of a group is live, its value is that of a group with a live one."""
+        """Return ``values`` by group. A group without a live lane gets the value of a group that has one."""
         v = self.v
         if v.live is None or len(values) == 1:
             return values

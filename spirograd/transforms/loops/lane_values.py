@@ -143,8 +143,7 @@ class LaneValues:
         return self.lanes_of(op.type) if any(isinstance(a.type, Lanes) for a in args) else op.type
 
     def _is_unsigned(self, op: Op) -> bool:
-        """Return whether a division is of numbers that are surely not negative, because lanes divide unsigned numbers by far fewer
-        instructions."""
+        """Return whether both operands of a division are known not to be negative: unsigned division takes far fewer instructions."""
         assert isinstance(op.type, DType)
         return op.type.is_signed and range_of(op.args[1], self.ranges).low > 0 and range_of(op.args[0], self.ranges).low >= 0
 
