@@ -124,7 +124,7 @@ def _torch() -> ModuleType:
         raise SpirogradRuntimeError(render(problem, None, "`pip install 'spirograd[distributed]'` installs it")) from None
     if not torch.distributed.is_available():
         raise SpirogradRuntimeError("this build of torch has no `torch.distributed`, through which processes communicate")
-    module: ModuleType = torch  # which type checkers see as Any where torch is missing
+    module: ModuleType = torch  # which has no types where torch is missing
     return module
 
 
