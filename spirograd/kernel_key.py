@@ -26,7 +26,9 @@ _GENERATORS = {
 _PART = 1 << 16
 # Returns cached bytes for a description of what they depend on, or calls the function that computes them.
 Memo = Callable[[str, Callable[[], bytes]], bytes]
-_known: dict[str, str] = {}  # hash of the source, by generator
+_known: dict[str, str] = {}  # hash of the source, by generator and packages
+# Packages that decide what a trace is, besides the compiler.
+_TRACED = ("lang", "simt", "algorithms", "linalg")
 
 
 def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions, memo: Memo | None = None) -> str:
@@ -42,30 +44,37 @@ def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions, memo
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+def trace_name(text: str, caps: Capabilities, options: CompileOptions, memo: Memo | None = None) -> str:
+    """Return the name of a trace in a cache: a hash of ``text``, of device and options, and of the source of compiler and language."""
+    parts = (text, _settings(caps, options), _fingerprint(_GENERATORS[caps.target.generator], memo, _TRACED))
+    return "trace " + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 @functools.lru_cache(64)
 def _settings(caps: Capabilities, options: CompileOptions) -> str:
     """Return the properties of device and options that the result depends on, as text; showing and verifying stages does not affect it."""
     return "\0".join((repr(caps), repr(replace(options, keep_stages=False, verify=False))))
 
 
-def _fingerprint(generator: str, memo: Memo | None) -> str:
-    """Return a hash of the source of the compiler."""
-    if generator not in _known:
-        files = _files(generator)
+def _fingerprint(generator: str, memo: Memo | None, packages: tuple[str, ...] = ()) -> str:
+    """Return a hash of the source of the compiler, and of other ``packages``."""
+    name = " ".join((generator, *packages))
+    if name not in _known:
+        files = _files((generator, *packages))
         if memo is None:
-            _known[generator] = _hash(files)
+            _known[name] = _hash(files)
         else:
             # Python uses these to decide whether its bytecode of a file is up to date.
             seen = "\n".join(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in files)
-            _known[generator] = memo(f"source\0{seen}", lambda: _hash(files).encode()).decode()
-    return _known[generator]
+            _known[name] = memo(f"source\0{seen}", lambda: _hash(files).encode()).decode()
+    return _known[name]
 
 
-def _files(generator: str) -> list[tuple[str, os.stat_result]]:
+def _files(packages: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
     """Return the source files of the compiler. It uses plain system calls, because this is a large part of a start with a warm cache."""
     root = os.path.dirname(__file__)
     files = [(path, os.stat(path)) for path in (os.path.join(root, name) for name in ("compiler.py", "kernel_key.py"))]
-    folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", generator)]
+    folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", *packages)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:

@@ -38,7 +38,7 @@ from spirograd.base.targets import TARGETS, Target
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
-from spirograd.kernel_key import kernel_key
+from spirograd.kernel_key import kernel_key, trace_name
 from spirograd.lang import context
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
@@ -183,16 +183,50 @@ class Session:
         folder = knobs.get("SG_OVERRIDE")
         if folder:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
+        return self._loaded(compiled, functools.partial(_locations, kernel, compiled))
+
+    def keeps_traces(self) -> bool:
+        """Whether the offline cache keeps traces of kernels. It does not where stages are shown or replaced."""
+        return self.cache is not None and not self.caps.target.interpreted and not self._shows_stages() and not knobs.get("SG_OVERRIDE")
+
+    def name_of_trace(self, text: str) -> str:
+        """The name of a trace in the offline cache: what it depends on of device, options and compiler, and ``text``."""
+        assert self.cache is not None
+        return trace_name(text, self.device.caps, self.compile_options, self.cache.code)
+
+    def stored_trace(self, name: str) -> bytes | None:
+        return None if self.cache is None else self.cache.trace(name)
+
+    def store_trace(self, name: str, data: bytes) -> None:
+        if self.cache is not None:
+            self.cache.keep_trace(name, data)
+
+    @one_at_a_time
+    def recall(self, key: str, locations: Sequence[Loc | None]) -> LaunchPlan | None:
+        """Load a kernel from the offline cache by its key, without its IR; None if it is not there. ``locations``: of its tasks."""
+        compiled = None if self.cache is None else self.cache.get(key)
+        if compiled is None:
+            return None
+        self.prepared += 1
+        return self._loaded(compiled, lambda: list(locations))
+
+    def _loaded(self, compiled: CompiledKernel, locations: Callable[[], list[Loc | None]]) -> LaunchPlan:
         plan = self.launcher.prepare(compiled)
-        plan.locations = functools.partial(_locations, kernel, compiled)
+        plan.locations = locations
         if isinstance(self.device, ReportsFaults):
             self.device.locate(plan.executable, plan.locations())
         return plan
 
+    def _shows_stages(self) -> bool:
+        """Whether something sees every compilation."""
+        return bool(knobs.get("SG_DUMP") or self.cfg.print_ir or self._tells_fusion() or listeners)
+
+    @staticmethod
+    def _tells_fusion() -> bool:
+        return knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
+
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
-        dump = knobs.get("SG_DUMP")
-        telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
-        shown = bool(dump or self.cfg.print_ir or telling or listeners)
+        dump, telling, shown = knobs.get("SG_DUMP"), self._tells_fusion(), self._shows_stages()
         if shown or self.cache is None or self.caps.target.interpreted:
             named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
             compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.device import CallsNatively
+from spirograd.base.loc import Loc
 from spirograd.base.validity import Record
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Plan(PreparesLaunches, Protocol):
 
     compiled: CompiledKernel
     diagnosed: bool  # whether launches may print or fail
+    locations: Callable[[], Sequence[Loc | None]] | None  # of each task in the source
 
     @property
     def last_number(self) -> int | None:

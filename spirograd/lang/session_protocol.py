@@ -10,6 +10,7 @@ from spirograd.base.arguments import Plan
 from spirograd.base.caps import Capabilities
 from spirograd.base.device import CallsNatively, Device, SharesMemory
 from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.protocols import Allocation, CellPool, HostTransfers, MemoryAllocator, OwnWrites, Place, StreamOrder, WorkRecording
 from spirograd.ir import nodes
@@ -101,6 +102,21 @@ class Session(CompileTarget, Protocol):
 
     def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> Plan:
         """Compile a kernel, or take it from the offline cache, and load it."""
+
+    def keeps_traces(self) -> bool:
+        """Return whether the offline cache keeps traces of kernels."""
+
+    def name_of_trace(self, text: str) -> str:
+        """Return the name of a trace in the offline cache: what it depends on of device, options and compiler, and ``text``."""
+
+    def stored_trace(self, name: str) -> bytes | None:
+        """Return what the offline cache has under a name."""
+
+    def store_trace(self, name: str, data: bytes) -> None:
+        """Keep ``data`` in the offline cache under a name."""
+
+    def recall(self, key: str, locations: Sequence[Loc | None]) -> Plan | None:
+        """Load a kernel from the offline cache by its key, without its IR; None if it is not there. ``locations``: of its tasks."""
 
     def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, str | bytes]:
         """Return all stages of compiling ``kernel``."""

@@ -30,6 +30,7 @@ from spirograd.runtime.typed_decoding import Damage, Reader, loads
 _PURPOSE = "kernel"
 _SUFFIX = ".sgk"
 _CODE_SUFFIX = ".sgc"  # Entries that belong to no kernel.
+_TRACE_SUFFIX = ".sgt"
 # Leftover temporary files of processes that died are removed once they are this old (seconds).
 _STALE_SECONDS = 3600.0
 # After a clean-up this fraction of the limit is in use, so that not every store has to clean up again.
@@ -122,18 +123,36 @@ class Cache:
 
         ``source`` must contain everything that the bytes depend on.
         """
-        file = self._file(source, _CODE_SUFFIX)
+        code = self._read(source, _CODE_SUFFIX)
+        if code is None:
+            code = make()
+            self._keep(source, _CODE_SUFFIX, code)
+        return code
+
+    def trace(self, name: str) -> bytes | None:
+        """Return what is kept of a trace under ``name``; None if there is nothing."""
+        data = self._read(name, _TRACE_SUFFIX)
+        if data is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._file(name, _TRACE_SUFFIX))
+        return data
+
+    def keep_trace(self, name: str, data: bytes) -> None:
+        """Keep ``data`` of a trace under ``name``, in place of what was there."""
+        self._keep(name, _TRACE_SUFFIX, data)
+
+    def _read(self, source: str, suffix: str) -> bytes | None:
+        file = self._file(source, suffix)
         with contextlib.suppress(OSError):
             data = read_regular(file)
-            code = None if data is None else unsealed(data, f"code {file.stem}")
-            if code is not None:
-                return code
-        code = make()
-        if not is_kept():
-            return code
-        with contextlib.suppress(OSError):  # `put` warns of disk errors.
-            self._write(file, sealed(code, f"code {file.stem}"))
-        return code
+            return None if data is None else unsealed(data, f"code {file.stem}")
+        return None
+
+    def _keep(self, source: str, suffix: str, data: bytes) -> None:
+        if is_kept():
+            file = self._file(source, suffix)
+            with contextlib.suppress(OSError):  # `put` warns of disk errors.
+                self._write(file, sealed(data, f"code {file.stem}"))
 
     def stats(self) -> CacheStats:
         """Return the counts of this process, and the number and size of the files of kernels now."""
@@ -198,7 +217,7 @@ class Cache:
                 continue
             for file, status in files:
                 newest = max(newest, status.st_mtime)
-                if file.suffix in (_SUFFIX, _CODE_SUFFIX):
+                if file.suffix in (_SUFFIX, _CODE_SUFFIX, _TRACE_SUFFIX):
                     yield file, status.st_size, status.st_mtime
                 elif file.suffix == ".tmp":
                     stale.append((file, status.st_mtime))

@@ -96,6 +96,8 @@ def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
     try:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():
             value = getattr(base, name)
+        if t.captures.reads is not None:
+            t.captures.reads.attribute(base, name, value, text, t.b.loc)
         return t.captures.attribute(base, name, value, text)
     except AttributeError:
         raise no_attribute(base, name) from None
@@ -114,9 +116,15 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
     try:
         with watched(t, getter) if isinstance(getter, types.FunctionType) else nullcontext():
             item = base[key]
+        named = _name_of_item(t, node, key) if isinstance(item, Field) else ""
         if not is_runtime(item):
-            t.captures.outside.item(base, key, item, f"`{ast.unparse(node)}`", t.b.loc)
-        return t.captures.item(_named(t, node, key, item))
+            text = f"`{ast.unparse(node)}`"
+            t.captures.outside.item(base, key, item, text, t.b.loc)
+            if t.captures.reads is not None:
+                t.captures.reads.item(base, key, item, text, named, t.b.loc)
+        if named and isinstance(item, Field):
+            item.suggest_name(named)
+        return t.captures.item(item)
     except SpirogradCompilationError:
         raise
     except IndexError:
@@ -127,14 +135,12 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
         raise type_error(f"{describe(base)} cannot be indexed with {describe(key)}", str(error)) from None
 
 
-def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
-    """Return ``item``. A field in a list or dict is named after that, unless it has a name. A field of an argument is not, because other
-    calls pass other fields."""
+def _name_of_item(t: Tracer, node: ast.Subscript, key: object) -> str:
+    """Return the name that a field in a list or dict gets, unless it has one. A field of an argument gets none, because other calls pass
+    other fields."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
-    if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in t.frame.variables):
-        item.suggest_name(f"{name}[{key!r}]")
-    return item
+    return "" if name is None or (isinstance(holder, ast.Name) and name in t.frame.variables) else f"{name}[{key!r}]"
 
 
 # --- expressions -------------------------------------------------------------------------------------------------------------

@@ -90,6 +90,8 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
     if is_host_only(callee):
         raise host_only(callee)
     _check_change(t, callee, values)
+    if t.captures.reads is not None:
+        t.captures.reads.call(callee, values)
     name = getattr(callee, "__name__", type(callee).__name__)
     if _is_traceable(callee):
         return _run(t, name, callee, args, kwargs)

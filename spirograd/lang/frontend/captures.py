@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.records import replace
 from spirograd.ir import ops as ir
@@ -15,6 +17,9 @@ from spirograd.lang.frontend.guards import Path, is_guardable
 from spirograd.lang.frontend.outside_values import OutsideValues
 from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.scalar import Value
+
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.recorded_reads import Reads
 
 
 class Declarations:
@@ -55,6 +60,7 @@ class Captures:
         self.arrays: list[tuple[Ndarray, Path | None]] = []
         self.guarded: dict[Path, object] = {}
         self.outside = OutsideValues()
+        self.reads: Reads | None = None  # what the trace reads, if it is recorded
         self._proxies: dict[object, ArrayProxy | ViewProxy] = {}
         self._paths: dict[int, Path] = {}
 
@@ -86,7 +92,11 @@ class Captures:
 
     def item(self, obj: object, name: str = "") -> object:
         """Return what an object without a name is in the kernel, such as an item of a list, or a local variable."""
-        return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
+        if not isinstance(obj, Ndarray):
+            return obj
+        if self.reads is not None:
+            self.reads.array(obj, name)
+        return self._array(name, obj, None)
 
     def _array(self, name: str, array: Ndarray, path: Path | None) -> ArrayProxy | ViewProxy:
         key = path or id(array)

@@ -36,7 +36,7 @@ MAX_DEPTH = 64
 def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> object:
     """Return the value of a call. ``lvalue``: of the object whose method the function is."""
     func = callee.func
-    _check_depth(t, func)
+    _begin_call(t, func)
     args, kwargs = _given(t, callee, node, lvalue)
     call_loc = t.b.loc = t.frame.loc(node)
     bound = _bound(func, [a.value for a in args], {name: a.value for name, a in kwargs.items()}, call_loc)
@@ -64,14 +64,17 @@ def call_with_values(t: Tracer, callee: Callee, args: Sequence[object], kwargs: 
     """Return the value of a call of a function that takes nothing by reference, with arguments that are evaluated."""
     func, call_loc = callee.func, t.b.loc
     assert call_loc is not None
-    _check_depth(t, func)
+    _begin_call(t, func)
     bound = _bound(func, [*callee.positional, *args], {**callee.keywords, **kwargs}, call_loc)
     parameters = func.signature.parameters
     variables = {name: _converted(name, value, parameters[name].annotation, func) for name, value in bound.arguments.items()}
     return unpack_tuple(inline(t, func, variables, frozenset(), call_loc).variables.get(RESULT))
 
 
-def _check_depth(t: Tracer, func: Func) -> None:
+def _begin_call(t: Tracer, func: Func) -> None:
+    """Record the source of a function that is called. Raises SpirogradSyntaxError if calls are too deep."""
+    if t.captures.reads is not None:
+        t.captures.reads.source(func)
     if t.call_depth >= MAX_DEPTH:
         raise SpirogradSyntaxError(
             f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",

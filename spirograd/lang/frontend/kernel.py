@@ -23,7 +23,7 @@ from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.func import bound_arguments, resolved_signature
 from spirograd.lang.frontend.guards import Path
-from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
+from spirograd.lang.frontend.kernel_tracing import NewReads, TracedKernel, no_reads, trace_kernel
 from spirograd.lang.frontend.lost_gradients import warn_of_lost_gradients
 from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import (
@@ -40,6 +40,8 @@ from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.language_options import LanguageOptions
 
 if TYPE_CHECKING:
+    from spirograd.base.arguments import Plan
+    from spirograd.lang.frontend.stored_traces import RecalledTrace
     from spirograd.lang.session_protocol import Session
 
 logger = logging.getLogger("spirograd")
@@ -287,7 +289,8 @@ class Kernel(Staged, NearNames):
                     return specialization
             for dead in [key for key in list(specializations) if is_dead(key)]:
                 specializations.pop(dead, None)
-            specialization = Specialization(self.trace(session, args), session.prepare, key, self._steps(args))
+            traced, prepare = self._traced_or_recalled(session, args)
+            specialization = Specialization(traced, prepare, key, self._steps(args))
             specialization.forget = _forgetter(weakref.ref(self), key, weakref.ref(specialization))
             if not any(step.size for step in specialization.steps):
                 specialization.unpacked = self.pack(session, specialization, args)
@@ -310,17 +313,32 @@ class Kernel(Staged, NearNames):
             self._specializations.pop(key, None)
         self._native.forget()
 
-    def trace(self, session: Any, args: Sequence[Any]) -> TracedKernel:
-        """Return the kernel as IR, for arguments like ``args``."""
+    def _traced_or_recalled(self, session: Session, args: Sequence[object]) -> tuple[TracedKernel | RecalledTrace, Callable[..., Plan]]:
+        """Return the trace for arguments like ``args``, from the offline cache if it is there, and a function that prepares its launch."""
+        if not session.keeps_traces() or type(self) is not Kernel:  # others trace something else than the source of their function
+            return self.trace(session, args), session.prepare
+        from spirograd.lang.frontend import stored_traces
+
+        assert self._signature is not None
+        call = stored_traces.Call(session, self.function, self._text, self._parameters, self._signature, args, self._language(session))
+        with span(f"recall {self.function.__name__}", "compile"):
+            recalled = stored_traces.recall(call)
+        if recalled is not None:
+            _warn(session, recalled)
+            return recalled, functools.partial(stored_traces.prepare_recalled, session)
+        traced = self.trace(session, args, call.new_reads)
+        return traced, functools.partial(stored_traces.prepare_and_store, session, stored_traces.entry_of(call, traced))
+
+    def _language(self, session: Session) -> LanguageOptions:
+        return replace(session.language, unfused_by=self._unfused_by) if self._unfused_by else session.language
+
+    def trace(self, session: Any, args: Sequence[Any], new_reads: NewReads = no_reads) -> TracedKernel:
+        """Return the kernel as IR, for arguments like ``args``. ``new_reads``: see `trace_kernel`."""
         assert self._signature is not None
         where = self.source()
-        language = replace(session.language, unfused_by=self._unfused_by) if self._unfused_by else session.language
         with span(f"trace {self.function.__name__}", "compile"):
-            traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, language)
-        for about, text in traced.warnings.items():
-            if about not in session.warned:
-                session.warned.add(about)
-                logger.warning(text)
+            traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, self._language(session), new_reads)
+        _warn(session, traced)
         return traced
 
     def source(self) -> source.Source:
@@ -334,7 +352,9 @@ class Kernel(Staged, NearNames):
         """
         if self._last is None or args or kwargs:
             self.specialized(args, kwargs)
-        return str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        text = str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        reason = "" if self._last is None else self._last.traced_anew
+        return text + (f"Each process traces the kernel, even if the offline cache has it: {reason}.\n" if reason else "")
 
     def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.
@@ -366,6 +386,14 @@ class Kernel(Staged, NearNames):
 
     def _label(self) -> str:
         return f"kernel `{self.function.__name__}`"
+
+
+def _warn(session: Session, traced: TracedKernel | RecalledTrace) -> None:
+    """Log the warnings of a trace, each once in a session: those of a trace from the cache are known by their texts alone."""
+    for about, text in traced.warnings.items():
+        if session.warned.isdisjoint((about, text)):
+            session.warned |= {about, text}
+            logger.warning(text)
 
 
 def _forgetter(kernel: weakref.ref[Kernel], key: object, specialization: weakref.ref[Specialization]) -> Callable[[], None]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
@@ -29,8 +29,11 @@ from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.language_options import LanguageOptions
-from spirograd.lang.leaves import as_type, leaf_dtypes
+from spirograd.lang.leaves import ValueType, as_type, leaf_dtypes
 from spirograd.lang.tuples import result_type
+
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.recorded_reads import Reads
 
 
 class TracedKernel(NamedTuple):
@@ -44,14 +47,27 @@ class TracedKernel(NamedTuple):
     warnings: Mapping[Hashable, str]
 
 
+NewReads = Callable[[Source], "Reads | None"]
+
+
+def no_reads(source: Source) -> None:
+    """Return what records the reads of a trace that is not kept: nothing."""
+
+
 def trace_kernel(
-    source: Source, parameters: Sequence[Parameter], returns: object, args: Sequence[object], options: LanguageOptions
+    source: Source,
+    parameters: Sequence[Parameter],
+    returns: object,
+    args: Sequence[object],
+    options: LanguageOptions,
+    new_reads: NewReads = no_reads,
 ) -> TracedKernel:
-    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result."""
+    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result; ``new_reads``: gives what records the reads
+    of a trace."""
     assumptions = Assumptions()
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, assumptions)
+            return _trace(source, parameters, returns, args, options, assumptions, new_reads(source))
         except Contradiction:
             assumptions.begin_trace()
 
@@ -63,16 +79,18 @@ def _trace(
     args: Sequence[object],
     options: LanguageOptions,
     assumptions: Assumptions,
+    reads: Reads | None,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
     before = context.set_trace(trace)
     try:
         trace.b.loc = loc
-        returns = None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
+        returns = result_of(annotation)
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
         t = Tracer(trace, frame, HANDLERS, assumptions)
+        t.captures.reads = reads
         trace.b.begin()
-        _declare(t, parameters, args)
+        frame.variables |= declare(t.captures, parameters, args)
         t.random_stream = RandomStream(trace.b)
         frame.variables[RNG] = t.random_stream.first
         _refuse_assigned_arguments(source, parameters)
@@ -91,12 +109,19 @@ def _trace(
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
 
 
-def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[object]) -> None:
-    """Declare the arguments of the kernel, and bind its parameters to them."""
+def result_of(annotation: object) -> ValueType | None:
+    """Return the type of the result of a kernel, by its annotation; None if it has none."""
+    return None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
+
+
+def declare(captures: Captures, parameters: Sequence[Parameter], args: Sequence[object]) -> dict[str, object]:
+    """Declare the arguments of a kernel; return the objects that its parameters stand for."""
+    variables: dict[str, object] = {}
     for number, (parameter, value) in enumerate(zip(parameters, args)):
         for names, obj in parameter.constants(value):
-            t.captures.reachable(Path(number, names), obj)
-        t.frame.variables[parameter.name] = parameter.declare(value, t.captures.declarations)
+            captures.reachable(Path(number, names), obj)
+        variables[parameter.name] = parameter.declare(value, captures.declarations)
+    return variables
 
 
 def _refuse_assigned_arguments(source: Source, parameters: Sequence[Parameter]) -> None:

@@ -17,7 +17,7 @@ def plain_callee(callee: object) -> Callee | None:
     """Return what a call reaches: of a Python function, lambda, method, object that can be called, or `functools.partial`; None for
     others."""
     if isinstance(callee, types.FunctionType):
-        return None if _is_foreign(callee) else Callee(_func_of(callee))
+        return None if _is_foreign(callee) else Callee(func_of(callee))
     if isinstance(callee, types.MethodType):
         inner = plain_callee(callee.__func__)
         return None if inner is None else Callee(inner.func, (callee.__self__, *inner.positional), inner.keywords)
@@ -36,7 +36,7 @@ def _is_foreign(function: types.FunctionType) -> bool:
     return wrapped or (function.__module__ or "").partition(".")[0] in _FOREIGN
 
 
-def _func_of(function: types.FunctionType) -> Func:
+def func_of(function: types.FunctionType) -> Func:
     """Return ``function`` as a function of the kernel language, the same one for each call."""
     func: Func | None = function.__dict__.get("__sg_func__")
     if func is None:

@@ -126,6 +126,8 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
 
 def _super(t: Tracer, node: ast.Call) -> object:
     """Trace ``super()``: Python finds the class and the object by itself, from the method that is running."""
+    if t.captures.reads is not None:
+        t.captures.reads.refuse("it calls `super()`")
     if node.args or node.keywords:
         args, kwargs = arguments(t, node)
         return super(*args, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from spirograd.base.once import once
@@ -21,25 +21,32 @@ from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.frontend.steps import Array, Captured, Packer, Step, follow, packing_function, record_constant
 
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.stored_traces import RecalledTrace
+
 
 class Specialization:
     """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan). A kernel of which only
     derivatives are launched is never compiled. ``key``: by which its kernel finds it. ``guards``: attributes of template arguments that
     were constants of the compilation. ``steps``: for the arguments of a call; the steps of arrays that the kernel names follow them.
-    ``unpacked``: the arguments of all launches if there are no flat arguments, else None.
+    ``unpacked``: the arguments of all launches if there are no flat arguments, else None. ``traced_anew``: why each process traces the
+    kernel, even if the offline cache has it, or "".
 
     Fields that the key or a guard names are not kept alive: without them nothing can launch it. Fields that the kernel names are kept.
     """
 
-    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = (), steps: Sequence[Step] = ()) -> None:
+    def __init__(
+        self, traced: TracedKernel | RecalledTrace, prepare: Callable[..., Any], key: object = (), steps: Sequence[Step] = ()
+    ) -> None:
         captures = traced.captures
-        self.kernel = traced.kernel
+        self._kernel = traced.kernel
         self._prepare = prepare
         self.returns = traced.returns
         self.fields = WeakValueDictionary(traced.fields)
         named = named_by((key, *map(fingerprint, captures.guarded.values())))
         mortal = {id(field) for obj in named for field in _with_members(obj)}
         self._kept = [field for field in traced.fields.values() if id(field) not in mortal]
+        self.traced_anew = "" if captures.reads is None else captures.reads.refused
         self.footprint: Any = None  # what a tape knows of it
         self.trees = trees_of(self.fields.values(), self)
         self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
@@ -55,10 +62,16 @@ class Specialization:
         self.outside = captures.outside
         self.constant = not self.guards and not self.signatures
 
+    @property
+    def kernel(self) -> nodes.Kernel:
+        """The kernel as IR."""
+        kernel = self._kernel
+        return kernel if isinstance(kernel, nodes.Kernel) else kernel.parsed
+
     @once
     def plan(self) -> Any:
         with frames_hidden():
-            return self._prepare(self.kernel)
+            return self._prepare(self._kernel)
 
     def record(self, args: Sequence[object], into: StepRecorder) -> None:
         """Record how compiled code checks and packs arguments like ``args``: what `holds` compares, and then what `pack` does. Raises

@@ -59,6 +59,7 @@ def _warn_of_copies(t: Tracer, node: ast.For, items: int) -> None:
 def static_items(t: Tracer, node: ast.expr) -> list[object]:
     """Return the items of what an unrolled loop or a comprehension goes over."""
     if isinstance(node, ast.Call) and is_static(t, node) and len(node.args) == 1:
+        t.expression(node.func)  # as a name that is read: which function `static` is decides what the loop is
         with t.within_static():  # its argument alone: the entries of a vector may be run-time values, their number is known
             return _items_of(t, node, t.expression(node.args[0]))
     return _items_of(t, node, t.expression(node))

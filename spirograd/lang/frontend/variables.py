@@ -61,8 +61,11 @@ def lookup(t: Tracer, node: ast.Name) -> Any:
     if name in frame.out_of_scope:
         raise SpirogradNameError(f"`{name}` is not defined here", frame.loc(node), frame.out_of_scope[name])
     if name in frame.names:
-        t.captures.outside.name(frame.source.function, name, frame.names[name], frame.loc(node))
-        return frame.names[name]
+        value, loc = frame.names[name], frame.loc(node)
+        t.captures.outside.name(frame.source.function, name, value, loc)
+        if t.captures.reads is not None:
+            t.captures.reads.name(frame.source.function, name, value, loc)
+        return value
     if any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(frame.source.tree)):
         hint = "it is assigned only later, or only in terms of itself; assign it before its first use"
     else:

@@ -1,0 +1,253 @@
+"""The values that a trace reads from outside of its kernel, as text that another process can compare.
+
+`Values` describes values in the order in which they are read. Two series of values with the same texts lead to the same trace: numbers,
+strings and the contents of containers are told apart by value, functions and classes by name (the source of functions that are inlined is
+compared separately, see `recorded_reads`), and other objects by their class, because what the trace uses of them is read, and described,
+as attributes. An object that was described before is described by its number, so that the texts tell which names share an object.
+
+Fields get their text when the trace is complete (`field_text`): before that a field may have no layout.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+import functools
+import hashlib
+import types
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, Reference, Template, TripletsType
+from spirograd.lang.data.field import MatrixField, StructField
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import Field, ScalarField
+from spirograd.lang.frontend.func import BoundFunc, Func
+from spirograd.lang.frontend.parameters import array_signature
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import describe
+from spirograd.lang.struct import Struct, StructType
+
+PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
+_MOST_VALUES = 20_000  # of one kernel
+_LARGEST_ARRAY = 1 << 22  # bytes of a NumPy array
+# Special methods that may decide what a trace does with an object, and read anything.
+_DECIDING = {
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__len__", "__iter__", "__next__", "__reversed__",
+    "__contains__", "__getitem__", "__missing__", "__call__", "__index__", "__int__", "__float__", "__complex__", "__hash__",
+    "__length_hint__", "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__divmod__", "__pow__", "__matmul__",
+    "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "__neg__", "__pos__", "__abs__", "__invert__", "__round__", "__trunc__",
+    "__floor__", "__ceil__", "__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rfloordiv__", "__rmod__", "__rdivmod__", "__rpow__",
+    "__rmatmul__", "__rand__", "__ror__", "__rxor__", "__rlshift__", "__rrshift__", "__array__", "__array_ufunc__", "__array_function__",
+}  # fmt: skip
+_GENERATED = "<string>"  # the file of methods that `dataclasses` writes: they read the members, which are described
+
+
+class Unrecordable(Exception):
+    """A trace that depends on something that cannot be compared in another process; the text says on what."""
+
+
+class Differs(Exception):
+    """A value is not the one that was recorded."""
+
+
+class Values:
+    """The values of one trace, with their texts. ``expected``: the texts of an earlier trace; the first text that differs raises
+    `Differs`."""
+
+    def __init__(self, expected: list[str] | None = None) -> None:
+        self.texts: list[str] = []
+        self.objects: list[object] = []
+        self._numbers: dict[int, int] = {}
+        self._expected = expected
+
+    def number(self, value: object) -> int | None:
+        """Return the number of an object that was described."""
+        return self._numbers.get(id(value))
+
+    def put(self, text: str) -> None:
+        if self._expected is not None:
+            at = len(self.texts)
+            if at >= len(self._expected) or self._expected[at] != text:
+                raise Differs
+        self.texts.append(text)
+
+    def add(self, value: object) -> None:
+        """Describe a value, and what it holds."""
+        kind = type(value)
+        if kind in PLAIN:
+            self.put(f"{kind.__name__} {value!r}")
+            return
+        known = self._numbers.get(id(value))
+        if known is not None:
+            self.put(f"= {known}")
+            return
+        if len(self.objects) >= _MOST_VALUES:
+            raise Unrecordable(f"it reads more than {_MOST_VALUES} values")
+        self._numbers[id(value)] = len(self.objects)
+        self.objects.append(value)
+        for base in kind.__mro__:
+            if base in _TEXTS:
+                text, held = _TEXTS[base](value)
+                break
+        else:
+            text, held = _other(value)
+        self.put(text)
+        for one in held:
+            self.add(one)
+        if isinstance(value, Func):  # names that its code reads belong to the function
+            self._numbers.setdefault(id(value.function), self._numbers[id(value)])
+
+
+_Described = tuple[str, Iterable[object]]
+
+
+def _name(value: type | Callable[..., object]) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _class(value: type) -> _Described:
+    if type(value) not in (type, abc.ABCMeta, enum.EnumMeta) and not value.__module__.startswith("spirograd."):
+        raise Unrecordable(f"it reads the class `{value.__name__}`, whose metaclass may do anything")
+    return f"class {_name(value)}", list(value) if isinstance(value, enum.EnumMeta) else ()
+
+
+def _function(value: types.FunctionType) -> _Described:
+    return f"function {_name(value)}", (value.__defaults__, value.__kwdefaults__)
+
+
+def _array(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Described:
+    if type(value) is not np.ndarray or value.dtype.kind not in "biufcSU" or value.nbytes > _LARGEST_ARRAY:
+        raise Unrecordable(f"it reads {describe(value)}")
+    return f"array {value.dtype.str} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}", ()
+
+
+def _tuple(value: tuple[object, ...]) -> _Described:
+    if type(value) is not tuple and not hasattr(value, "_fields"):
+        raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
+    return f"{_name(type(value))} {len(value)}", value
+
+
+def _container(value: list[object] | set[object] | frozenset[object] | range | slice) -> _Described:
+    if type(value) not in (list, set, frozenset, range, slice):
+        raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
+    if isinstance(value, (range, slice)):
+        return f"{type(value).__name__}", (value.start, value.stop, value.step)
+    return f"{type(value).__name__} {len(value)}", value
+
+
+def _dict(value: dict[object, object]) -> _Described:
+    if type(value) is not dict:
+        raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
+    return f"dict {len(value)}", [part for item in value.items() for part in item]
+
+
+def _builtin(value: types.BuiltinFunctionType) -> _Described:
+    owner = getattr(value, "__self__", None)
+    return f"builtin {value.__qualname__}", () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+
+
+def _matrix(value: Matrix) -> _Described:
+    return f"matrix {value.shape}", value.entries
+
+
+def _struct(value: Struct) -> _Described:
+    return f"struct {list(value.entries)} {list(value.methods)}", (*value.entries.values(), *value.methods.values())
+
+
+def _struct_type(value: StructType) -> _Described:
+    text = f"struct type {value.name} {list(value.members)} {list(value.methods)}"
+    return text, (*value.members.values(), *value.methods.values(), getattr(value, "defaults", None))
+
+
+def _field(value: Field) -> _Described:
+    if isinstance(value, StructField):
+        names = [list(value.members), list(value.methods)]
+        return f"struct field {names}", (*value.members.values(), *value.methods.values(), value.dtype)
+    return "field", ()
+
+
+def _annotation(value: object) -> _Described:
+    return f"{type(value).__name__} {value!r} {getattr(value, 'boundary', '')}", ()
+
+
+_TEXTS: dict[type, Callable[..., _Described]] = {
+    np.generic: lambda value: (f"number {value.dtype.str} {value.tobytes().hex()}", ()),
+    np.dtype: lambda value: (f"dtype {value.str}", ()),
+    np.ndarray: _array,
+    np.ufunc: lambda value: (f"ufunc {value.__name__}", ()),
+    DType: lambda value: (f"type {value.name}", ()),
+    MatrixType: lambda value: (f"type {value.shape} {value.entry_dtype}", ()),
+    StructType: _struct_type,
+    enum.Enum: lambda value: (f"enum {_name(type(value))}.{value.name}", (value.value,)),
+    types.ModuleType: lambda value: (f"module {value.__name__}", ()),
+    type: _class,
+    types.FunctionType: _function,
+    types.MethodType: lambda value: ("method", (value.__func__, value.__self__)),
+    types.BuiltinFunctionType: _builtin,
+    functools.partial: lambda value: ("partial", (value.func, value.args, value.keywords)),
+    Func: lambda value: (f"{type(value).__name__} {_name(value.function)}", (value.function.__defaults__, value.function.__kwdefaults__)),
+    BoundFunc: lambda value: ("bound", (value.func, value.instance)),
+    Matrix: _matrix,
+    Struct: _struct,
+    Field: _field,
+    Ndarray: lambda value: (f"ndarray {array_signature(value)}", ()),
+    tuple: _tuple,
+    dict: _dict,
+    **dict.fromkeys((list, set, frozenset, range, slice), _container),
+    **dict.fromkeys((NdarrayType, Template, TripletsType, Reference, FunctionArgument), _annotation),
+}  # fmt: skip
+
+
+def _other(value: object) -> _Described:
+    """Describe an instance of a class of the program: of dataclasses all members, of others only the class."""
+    cls: type = type(value)
+    if getattr(cls, "__sg_is_kernel__", False):
+        return f"kernel {getattr(value, '__qualname__', '')}", ()
+    if not _may_be_known_by_class(cls):
+        raise Unrecordable(f"it reads {_called(value)}, which may behave in any way")
+    if dataclasses.is_dataclass(cls):
+        return f"instance of {_name(cls)}", [getattr(value, f.name) for f in dataclasses.fields(cls)]
+    return f"instance of {_name(cls)}", ()
+
+
+def _called(value: object) -> str:
+    text = describe(value)
+    return text if text.startswith(("a ", "an ", "the ")) else f"an instance of `{type(value).__name__}`"
+
+
+@functools.cache
+def _may_be_known_by_class(cls: type) -> bool:
+    """Return whether instances do nothing by themselves, so that the attributes which a trace reads are all that it depends on."""
+    for base in cls.__mro__:
+        if base is object or base.__module__ in ("typing", "abc"):
+            continue
+        if base is types.SimpleNamespace:
+            return True
+        if not base.__flags__ & 1 << 9 or base.__module__.partition(".")[0] == "spirograd":  # a class of C, or one with a meaning here
+            return False
+        deciding = [method for name, method in vars(base).items() if name in _DECIDING and method is not None]
+        if any(getattr(getattr(method, "__code__", None), "co_filename", "") != _GENERATED for method in deciding):
+            return False
+    return True
+
+
+# --- fields ------------------------------------------------------------------------------------------------------------------
+
+
+def field_text(field: ScalarField | MatrixField, laid_out: bool | None = None) -> str:
+    """Return what a kernel can see of a field, without its name. ``laid_out``: whether the layout of its tree counts; by default if it is
+    fixed. Raises Unrecordable for fields of sparse trees."""
+    if laid_out is None:
+        laid_out = field.placed and field.snode.tree.closed
+    text = f"{type(field).__name__} {field.key} {field.role} {field.dtype} {field.element_shape} {field.needs_grad} {field.needs_dual}"
+    if not laid_out:
+        return f"open {text}"
+    if field.sparse_path or field.hidden or field.tree.regions is not None:
+        raise Unrecordable(f"it uses the field `{field.name}` of a sparse tree")
+    place = f"{field.tree.id} {field.shape} {field.origin} {field.decode()} {field.addresses} {field.layout}"
+    shadows = [None if shadow is None else shadow.placed for shadow in (field._grad, field._dual)]
+    return f"closed {text} {place} {shadows}"

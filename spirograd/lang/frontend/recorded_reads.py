@@ -1,0 +1,287 @@
+"""The reads of a trace: everything outside of the kernel that it depends on, recorded so that another process can repeat the reads.
+
+A trace reads names that functions see from outside, attributes and items of what these stand for, and the source of each function that it
+inlines. `Reads` records these as events, in order and once each, with the values as text (`read_values`). What cannot be recorded, such as
+the result of a Python function that runs while compiling, makes the trace `refused`: it is made anew in each process.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import hashlib
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from spirograd.base.loc import Loc
+from spirograd.ir.nodes import FieldRef
+from spirograd.lang import forms
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.func import BoundFunc, Func
+from spirograd.lang.frontend.plain_functions import func_of
+from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values
+from spirograd.lang.frontend.source import Source
+from spirograd.lang.frontend.texts import Text
+from spirograd.lang.matrix import Matrix
+from spirograd.lang.scalar import Value, describe
+from spirograd.lang.struct import Struct
+
+# Packages whose functions depend on nothing but their arguments and the options of the session, and whose source is part of the key.
+_LIBRARIES = tuple(f"spirograd.{package}" for package in ("lang.", "simt.", "algorithms.", "linalg.", "base.", "math", "types"))
+_PURE = frozenset((
+    isinstance, issubclass, type, callable, str, sorted, divmod, set, frozenset, iter, next, chr, ord, slice, complex,
+))  # fmt: skip
+_OF_CLASSES = (isinstance, issubclass, type, callable)
+_ARITHMETIC = (np.ufunc, np.dtype)
+_MISSING = object()
+
+
+class Event(NamedTuple):
+    """One read. ``kind``: "name" that a function sees, "attribute", "item", "array" that a variable holds, "look" (an attribute that Python
+    reads, which may be missing), or "source" of a function. ``base``: the number of the function or object. ``name``: the name, if there is
+    one. ``key``: of an item the key, or a list of its parts; of a source, how many lines of the file were compared, and their hash.
+    ``loc``: where the kernel reads; ``text``: what messages call it; ``named``: the name that a field gets by it."""
+
+    kind: str
+    base: int
+    name: str = ""
+    key: object = None
+    loc: Loc | None = None
+    text: str = ""
+    named: str = ""
+
+
+class Reads:
+    """The events of one trace. ``refused``: why they cannot be repeated, or ""."""
+
+    def __init__(self) -> None:
+        self.values = Values()
+        self.events: list[Event] = []
+        self.refused = ""
+        self._seen: dict[tuple[object, ...], object] = {}
+
+    def refuse(self, reason: str) -> None:
+        self.refused = self.refused or reason
+
+    def root(self, value: object) -> None:
+        """Record a value that every trace begins with."""
+        self._add(value)
+
+    def name(self, function: Callable[..., object], name: str, value: object, loc: Loc | None) -> None:
+        """Record that ``function`` sees ``value`` under a name."""
+        if self.refused:
+            return
+        base = self.values.number(function)
+        if base is not None:
+            self._event(Event("name", base, name, None, loc), value)
+        elif not _of_library(function) or name in function.__code__.co_freevars:
+            self.refuse(f"it reads `{name}` in a function that Python made while compiling")
+
+    def attribute(self, owner: object, name: str, value: object, text: str, loc: Loc | None) -> None:
+        """Record an attribute of an object."""
+        if self.refused or type(owner) in PLAIN:
+            return
+        base = self.values.number(owner)
+        if base is not None:
+            self._event(Event("attribute", base, name, None, loc, text), value)
+        elif not _is_of_trace(owner):
+            self.refuse(f"it reads `{text or name}` of an object that Python made while compiling")
+
+    def item(self, owner: object, key: object, value: object, text: str, named: str, loc: Loc | None) -> None:
+        """Record an item of an object. ``named``: the name that a field gets by it."""
+        if self.refused:
+            return
+        base = self.values.number(owner)
+        if base is None:
+            if not _is_of_trace(owner) and type(owner) not in PLAIN:
+                self.refuse(f"it reads `{text}` of an object that Python made while compiling")
+        elif all(type(part) in (str, int, bool) for part in (key if isinstance(key, tuple) else (key,))):
+            self._event(Event("item", base, "", list(key) if isinstance(key, tuple) else key, loc, text, named), value)
+        else:
+            self.refuse(f"it reads `{text}` by {describe(key)}")
+
+    def array(self, array: Ndarray, name: str) -> None:
+        """Record that a variable of the kernel holds an ndarray from outside."""
+        if self.refused or ("array", id(array)) in self._seen:
+            return
+        self._seen["array", id(array)] = array
+        base = self.values.number(array)
+        if base is None:
+            self.refuse(f"`{name}` is an array that Python found while compiling")
+        else:
+            self.events.append(Event("array", base, name))
+
+    def call(self, callee: object, values: Sequence[object]) -> None:
+        """Record that Python calls ``callee`` while compiling. That can be repeated if its result depends on ``values`` alone."""
+        if self.refused:
+            return
+        base = self.values.number(values[0]) if values else None
+        if (callee is getattr or callee is hasattr) and base is not None and isinstance(values[1], str):
+            self._event(Event("look", base, values[1]), looked_up(values[0], values[1]))
+        elif not _is_pure(callee) or not (any(callee is one for one in _OF_CLASSES) or all(map(_is_data, values))):
+            self.refuse(f"Python runs `{getattr(callee, '__qualname__', describe(callee))}` while compiling")
+
+    def source(self, func: Func) -> None:
+        """Record the source of a function that is inlined or called."""
+        if self.refused:
+            return
+        base = self.values.number(func.function)
+        if base is not None:
+            self._source(base, func.source, func._text, signature_of(func))
+        elif not _of_library(func.function):
+            self.refuse(f"Python made the function `{func.function.__name__}` while compiling")
+
+    def kernel_source(self, source: Source, text: Text | None) -> None:
+        """Record the source of the kernel, the first function."""
+        if not self.refused:
+            self._source(0, source, text, "")
+
+    def _source(self, base: int, source: Source, text: Text | None, signature: str) -> None:
+        if ("source", base) in self._seen:
+            return
+        self._seen["source", base] = source
+        if text is None:
+            self.refuse(f"the source of `{source.name}` is not in a file")
+            return
+        count = lines_of(source, text)
+        self.events.append(Event("source", base, "", [count, digest(source.function, text, count, signature)]))
+
+    def _event(self, event: Event, value: object) -> None:
+        key = (event.kind, event.base, event.name, type(event.key), str(event.key))
+        before = self._seen.get(key, _MISSING)
+        if before is _MISSING:
+            self._seen[key] = value
+            self.events.append(event)
+            self._add(value)
+        elif before is not value and not _same(before, value):
+            self.refuse(f"`{event.text or event.name}` changes while the kernel is compiled")
+
+    def _add(self, value: object) -> None:
+        if self.refused:
+            return
+        try:
+            self.values.add(value)
+        except Unrecordable as error:
+            self.refuse(str(error))
+
+
+def _same(before: object, now: object) -> bool:
+    """Return whether two objects are the same number or string, or the same method, of which Python makes an object at each read."""
+    if type(before) is not type(now):
+        return False
+    return repr(before) == repr(now) if type(now) in PLAIN else isinstance(now, (BoundFunc, types.MethodType)) and before == now
+
+
+def looked_up(owner: object, name: str) -> object:
+    """Return an attribute as Python finds it; a string of its own kind if it is missing."""
+    return getattr(owner, name, ("<missing>",))
+
+
+def _is_of_trace(value: object) -> bool:
+    """Return whether ``value`` is an object of the trace itself, which follows from what was recorded."""
+    if isinstance(value, (Value, Matrix, Struct, list, tuple, dict, set, range, slice, np.generic)):
+        return True
+    return type(value).__module__.startswith("spirograd.lang.frontend.") or (isinstance(value, type) and _of_library(value))
+
+
+def _of_library(value: object) -> bool:
+    return str(getattr(value, "__module__", "")).startswith(_LIBRARIES)
+
+
+def _is_pure(callee: object) -> bool:
+    """Return whether the result of ``callee`` depends on its arguments alone."""
+    owner = getattr(callee, "__self__", None)
+    if isinstance(owner, (Value, Matrix, Struct, list, tuple, dict, set, str)):
+        return True
+    if owner is not None and not isinstance(owner, (type, types.ModuleType)):
+        return type(owner).__module__.startswith("spirograd.lang.frontend.")
+    if type(callee) in _ARITHMETIC or (isinstance(callee, type) and issubclass(callee, np.generic)):
+        return True
+    if type(callee).__hash__ is not None and callee in _PURE:
+        return True
+    if getattr(callee, "__module__", None) == math.__name__:
+        return True
+    return callee is not forms.static_print and (_of_library(callee) or _of_library(type(callee)))
+
+
+def _is_data(value: object) -> bool:
+    """Return whether a function that gets ``value`` runs no function of the program, and sees no address."""
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        return all(map(_is_data, value)) and (not isinstance(value, dict) or all(map(_is_data, value.values())))
+    return type(value) in PLAIN or isinstance(value, (range, slice, np.generic, enum.Enum)) or _of_library(type(value))
+
+
+# --- sources -----------------------------------------------------------------------------------------------------------------
+
+
+def lines_of(source: Source, text: Text) -> int:
+    """Return how many lines of the file, from the first of the function, decide what the function is: its own, and those after it up to the
+    first that is neither empty nor a comment, which ends it. 0 means all of the file."""
+    first = source.function.__code__.co_firstlineno - 1
+    if source.name == "<lambda>":
+        return 0
+    end = (source.tree.end_lineno or 0) + source.line_offset
+    while end < len(text.lines) and text.lines[end].strip()[:1] in ("", "#", ")"):
+        end += 1
+    return end + 1 - first
+
+
+def digest(function: Callable[..., object], text: Text, count: int, signature: str) -> str:
+    """Return the hash of ``count`` lines of a function, see `lines_of`, of where it stands, and of its ``signature``."""
+    first = function.__code__.co_firstlineno - 1 if count else 0
+    lines = text.lines[first : first + count] if count else text.lines
+    parts = (text.file, str(function.__code__.co_firstlineno), str(len(lines)), signature, "".join(lines))
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def signature_of(func: Func) -> str:
+    """Return the annotations of a function as text: types by what they are, others by name."""
+    values, parts = Values(), list[str]()
+    signature = func.signature
+    for name, annotation in [*((p.name, p.annotation) for p in signature.parameters.values()), ("return", signature.return_annotation)]:
+        try:
+            values.add(annotation)
+        except Unrecordable:
+            parts.append(f"{type(annotation).__qualname__} {getattr(annotation, '__name__', '')}")
+        parts.append(f"{name} {len(values.texts)}")
+    return "\0".join([*parts, *values.texts])
+
+
+# --- reading again -----------------------------------------------------------------------------------------------------------
+
+
+def read_name(function: Callable[..., object], name: str) -> object:
+    """Return what ``function`` sees under a name. Raises LookupError or ValueError if it sees nothing."""
+    assert isinstance(function, types.FunctionType)
+    code = function.__code__
+    if name in code.co_freevars:
+        cells = function.__closure__ or ()
+        return cells[code.co_freevars.index(name)].cell_contents
+    return function.__globals__[name] if name in function.__globals__ else vars(builtins)[name]
+
+
+def python_function(value: object) -> Callable[..., object]:
+    """Return the function of Python that a described function is, or was made of."""
+    return value.function if isinstance(value, Func) else cast("Callable[..., object]", value)
+
+
+def text_and_signature(value: object) -> tuple[Text | None, str]:
+    """Return the text of a described function, and its signature as text."""
+    func = value if isinstance(value, Func) else func_of(value)  # type: ignore[arg-type]
+    return func._text, signature_of(func)
+
+
+def fields_described(values: Values, fields: Mapping[FieldRef, ScalarField]) -> list[tuple[int, FieldRef, ScalarField]]:
+    """Return (number, reference, field) of each field that a kernel accesses. Raises Unrecordable if one was not read by name."""
+    out = []
+    for ref, field in fields.items():
+        number = values.number(field)
+        if number is None:
+            raise Unrecordable(f"it uses the field `{field.name}`, which Python found while compiling")
+        out.append((number, ref, field))
+    return out

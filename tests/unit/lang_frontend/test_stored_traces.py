@@ -1,0 +1,358 @@
+"""Traces in the offline cache: a second process traces nothing, and notices whatever has changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.lang.frontend.read_values import Differs, Unrecordable, Values
+
+# Prints the kernels that are traced, and what a kernel computes beside what NumPy computes.
+PROGRAM = """
+import sys
+import numpy as np
+import spirograd as sg
+from spirograd.lang.frontend import kernel_tracing
+import helper
+
+traced, inner = [], kernel_tracing._trace
+def count(source, *args):
+    traced.append(source.name)
+    return inner(source, *args)
+kernel_tracing._trace = count
+
+sg.init(arch=sg.cpu)
+N = 8
+x, y = sg.field(sg.f32, N, needs_grad=True), sg.field(sg.f32, N, needs_grad=True)
+a, b = sg.ndarray(sg.f32, N), sg.ndarray(sg.f32, N)
+a.fill(0.5)
+b.fill(0.25)
+FACTOR = 2.0
+ITEMS = [1.0, 2.0]
+TABLE = {"one": 4.0}
+
+class Part:
+    def __init__(self, weight):
+        self.weight = weight
+
+@sg.data_oriented
+class Solver:
+    SHIFT = 3.0
+
+    def __init__(self, scale):
+        self.scale = scale
+        self.parts = [Part(0.5), Part(1.5)]
+
+    @property
+    def twice(self):
+        return self.scale * 2
+
+    @sg.func
+    def weighed(self, v):
+        w: sg.f32 = v * self.scale
+        return w + self.SHIFT
+
+    @sg.kernel
+    def step(self, t: sg.template(), k: sg.i32) -> sg.f32:
+        total = 0.0
+        for i in t:
+            s = self.weighed(x[i]) * FACTOR + self.twice + TABLE["one"] + helper.shifted(x[i])
+            for part in sg.static(self.parts):
+                s += part.weight
+            for j in sg.static(range(len(ITEMS))):
+                s += ITEMS[j] * j
+            if sg.static(hasattr(self, "extra")):
+                s += 100.0
+            t[i] += s + a[i] + b[i] * k
+            total += s
+        return total
+
+def make(c):
+    @sg.kernel
+    def scaled():
+        for i in y:
+            y[i] *= c
+    return scaled
+
+solver = Solver(1.5)
+x.from_numpy(np.arange(N, dtype=np.float32))
+result = solver.step(y, 3)
+make(2.0)()
+make(0.5)()
+
+xs = np.arange(N, dtype=np.float64)
+w = np.trunc(xs * solver.scale) if INTEGER else xs * solver.scale
+s = (w + Solver.SHIFT) * FACTOR + solver.twice + TABLE["one"] + helper.expected(xs) + sum(p.weight for p in solver.parts)
+s += sum(j * item for j, item in enumerate(ITEMS)) + (100.0 if hasattr(solver, "extra") else 0.0)
+np.testing.assert_allclose(y.to_numpy(), s + a.to_numpy() + b.to_numpy() * 3, rtol=1e-5)
+assert abs(result - s.sum()) < 1e-3
+"""
+END = "print(*traced)\n"
+HELPER = """
+import spirograd as sg
+OFFSET = 0.125
+
+@sg.func
+def inner(v):
+    return v * 3.0
+
+@sg.func
+def shifted(v):
+    return inner(v) + OFFSET
+
+def expected(x):
+    return x * 3.0 + OFFSET
+"""
+ALL = "step scaled scaled"
+EDITS = {
+    "nothing": ((), ""),
+    "a comment elsewhere": (("    # nothing here", "program"), ""),
+    "a global": (("FACTOR = 2.0", "FACTOR = 2.5"), "step"),
+    "the type of a global": (("FACTOR = 2.0", "FACTOR = 2"), "step"),
+    "an entry": (("ITEMS = [1.0, 2.0]", "ITEMS = [1.0, 2.5]"), "step"),
+    "the number of entries": (("ITEMS = [1.0, 2.0]", "ITEMS = [1.0, 2.0, 3.0]"), "step"),
+    "an item": (('"one": 4.0', '"one": 4.5'), "step"),
+    "an attribute": (("Solver(1.5)", "Solver(1.25)"), "step"),
+    "an attribute of a class": (("SHIFT = 3.0", "SHIFT = 3.5"), "step"),
+    "an attribute that was missing": (("self.scale = scale", "self.scale = scale; self.extra = 1"), "step"),
+    "an object of a list": (("Part(0.5)", "Part(0.75)"), "step"),
+    "what a property computes": (("self.scale * 2", "self.scale * 4"), "step"),
+    "a type that no bytecode has": (("w: sg.f32", "w: sg.i32"), "step"),
+    "a function of another module": (("v * 3.0", "v * 3.5", "x * 3.0", "x * 3.5"), "step"),
+    "a global of another module": (("OFFSET = 0.125", "OFFSET = 0.5"), "step"),
+    "two arrays that are one": (("b.fill(0.25)", "b = a"), "step"),
+    "a closure": (("make(0.5)", "make(0.25)", "make(2.0)", "make(4.0)"), "scaled scaled"),
+    "the layout": (("N = 8", "N = 16"), ALL),
+}
+
+
+def run(folder: Path, program: str = PROGRAM + END, helper: str = HELPER, cached: bool = True) -> str:
+    """What ``program`` prints, in a process of its own."""
+    integer = "w: sg.i32" in program
+    (folder / "program.py").write_text(program.replace("INTEGER", str(integer)))
+    (folder / "helper.py").write_text(helper)
+    environment = {**os.environ, "SG_CACHE_DIR": str(folder / "cache"), "SG_OFFLINE_CACHE": str(int(cached))}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # sources are edited within a second
+    done = subprocess.run([sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs.need("cpu")
+    folder = tmp_path_factory.mktemp("warm")
+    assert run(folder) == ALL
+    return folder
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edits(warm: Path, edit: str) -> None:
+    texts, traced = EDITS[edit]
+    program, helper = PROGRAM + END, HELPER
+    if edit == "a comment elsewhere":
+        program += "# the end\n"
+    else:
+        for old, new in zip(texts[::2], texts[1::2]):
+            assert old in program + helper
+            program, helper = program.replace(old, new), helper.replace(old, new)
+    assert run(warm, program, helper) == traced
+    assert run(warm, program, helper) == ""  # both are kept now
+
+
+def test_what_is_asked_of_a_kernel_from_the_cache(tmp_path: Path) -> None:
+    needs.need("cpu")
+    end = """
+@sg.kernel
+def square():
+    for i in x:
+        y[i] += x[i] * x[i] * FACTOR
+
+square()
+y.grad.fill(1.0)
+square.grad()
+np.testing.assert_allclose(x.grad.to_numpy(), 2 * xs * FACTOR, rtol=1e-6)
+print(square.ir(), square.explain(), list(square.stages()))
+"""
+    first = run(tmp_path, PROGRAM + end + END)
+    assert first.endswith(f"{ALL} square") and "mul" in first and "square" in first
+    assert run(tmp_path, PROGRAM + end + END) == first.removesuffix(f"{ALL} square").strip()
+
+
+REFUSED = {
+    "Python runs `computed` while compiling": "sg.static(computed())",
+    "it reads a Sized, which may behave in any way": "sized.n",
+    "Python runs `int.bit_length` while compiling": "FACTOR.bit_length()",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_recorded(tmp_path: Path, reason: str) -> None:
+    """A kernel that depends on it is traced in each process, and says why."""
+    needs.need("cpu")
+    program = f"""
+import spirograd as sg
+sg.init(arch=sg.cpu)
+x, FACTOR = sg.field(sg.f32, 4), 4
+
+def computed():
+    return 3
+
+class Sized:
+    n = 3
+    def __len__(self):
+        return 0
+
+sized = Sized()
+
+@sg.kernel
+def fill():
+    for i in x:
+        x[i] = {REFUSED[reason]}
+
+fill()
+assert x[3] == 3.0
+print(fill.explain())
+"""
+    for _ in range(2):
+        assert f"Each process traces the kernel, even if the offline cache has it: {reason}." in run(tmp_path, program)
+
+
+def test_damaged_entries_count_as_missing(tmp_path: Path) -> None:
+    needs.need("cpu")
+    assert run(tmp_path) == ALL
+    for file in (tmp_path / "cache").rglob("*.sgt"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert run(tmp_path) == ALL
+    assert run(tmp_path) == ""
+
+
+def test_a_missing_kernel_is_compiled_from_its_stored_ir(tmp_path: Path) -> None:
+    needs.need("cpu")
+    assert run(tmp_path) == ALL
+    for file in (tmp_path / "cache").rglob("*.sgk"):
+        file.unlink()
+    assert run(tmp_path) == ""
+
+
+def test_a_global_that_changes_later_is_reported(tmp_path: Path) -> None:
+    """What is compared at launches is compared after a warm start too."""
+    needs.need("cpu")
+    program = """
+import logging
+import spirograd as sg
+sg.init(arch=sg.cpu)
+said = []
+logging.getLogger("spirograd").addHandler(type("Kept", (logging.Handler,), {"emit": lambda self, record: said.append(record)})())
+x, FACTOR = sg.field(sg.f32, 4), 2.0
+
+@sg.kernel
+def fill():
+    for i in x:
+        x[i] = FACTOR
+
+fill()
+FACTOR = 3.0
+fill()
+logging.lastResort = None
+print(x[3], len(said), "is now 3.0" in said[0].getMessage(), "x[i] = FACTOR" in said[0].getMessage())
+"""
+    program = program.replace("said = []", "said = []; logging.getLogger('spirograd').propagate = False")
+    for _ in range(2):
+        assert run(tmp_path, program) == "2.0 1 True True"
+
+
+# --- texts of values ---------------------------------------------------------------------------------------------------------
+
+
+class Color(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+
+class Plain:
+    pass
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+@dataclasses.dataclass
+class Compared:
+    x: float
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class Sized:
+    def __len__(self) -> int:
+        return 0
+
+
+def texts(value: object) -> list[str]:
+    values = Values()
+    values.add(value)
+    return values.texts
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (0.0, -0.0),
+        (1, True),
+        (1, 1.0),
+        ("1", 1),
+        (b"a", "a"),
+        (np.float32(1), np.float64(1)),
+        ([1, 2], (1, 2)),
+        ([1, 2], [2, 1]),
+        ({"a": 1}, {"a": 2}),
+        (range(3), range(4)),
+        (np.arange(3), np.arange(3.0)),
+        (np.array([1, 2]), np.array([1, 3])),
+        (Color.RED, Color.GREEN),
+        (Point(1, 2), Point(1, 3)),
+        (sg.f32, sg.f64),
+        (sg.types.vector(3, sg.f32), sg.types.vector(3, sg.f64)),
+        (sg.types.struct(a=sg.f32), sg.types.struct(b=sg.f32)),
+        (min, max),
+        (Plain, Point),
+    ],
+)
+def test_values_that_differ(one: object, other: object) -> None:
+    assert texts(one) == texts(one) != texts(other) == texts(other)
+
+
+def test_objects_that_are_shared() -> None:
+    one, other = Plain(), Plain()
+    assert texts([one, one]) != texts([one, other]) == texts([other, one])
+
+
+@pytest.mark.parametrize("make", [lambda: Sized(), lambda: Compared(1.0), lambda: iter([1]), lambda: np.array([object()])])
+def test_values_that_may_behave_in_any_way(make: Callable[[], Any]) -> None:
+    value = make()
+    with pytest.raises(Unrecordable):
+        texts(value)
+
+
+def test_the_first_difference_ends_a_comparison() -> None:
+    values = Values(texts([1, 2, 3]))
+    with pytest.raises(Differs):
+        values.add([1, 2, 4])
+    assert values.texts == ["list 3", "int 1", "int 2"]
