@@ -71,6 +71,8 @@ class Runtime(metaclass=_RuntimeType):
     runs when a session ends.
     """
 
+    __sg_gives_session__ = True  # its attributes follow the session: a kernel that reads them may be kept in the offline cache
+
     def __init__(self) -> None:
         self.prog = Program()
 
@@ -130,6 +132,9 @@ RUNTIME = Runtime()
 def get_runtime() -> Runtime:
     """Return the run-time object."""
     return RUNTIME
+
+
+get_runtime.__sg_gives_session__ = True  # type: ignore[attr-defined]
 
 
 def reset() -> None:

@@ -41,6 +41,8 @@ def display(t: Tracer, x: object) -> Any:
     """Return ``x``, and record the block in which a list, dict or set is made: it can be changed only there."""
     if isinstance(x, (list, dict, set)):
         t.displays[id(x)] = (x, t.b.depth)
+        if t.captures.reads is not None and not isinstance(x, list):
+            t.captures.reads.compare(*x)
     return x
 
 
@@ -99,7 +101,7 @@ HANDLERS: dict[type[ast.AST], Handler] = {
     ast.Dict: lambda t, node: display(t, _dictionary(t, node)),
     ast.ListComp: lambda t, node: display(t, _comprehension(t, node, node.elt)),
     ast.GeneratorExp: lambda t, node: _comprehension(t, node, node.elt),
-    ast.SetComp: lambda t, node: set(_comprehension(t, node, node.elt)),
-    ast.DictComp: lambda t, node: dict(_comprehension(t, node, node.key, node.value)),
+    ast.SetComp: lambda t, node: display(t, set(_comprehension(t, node, node.elt))),
+    ast.DictComp: lambda t, node: display(t, dict(_comprehension(t, node, node.key, node.value))),
     ast.NamedExpr: _walrus,
 }

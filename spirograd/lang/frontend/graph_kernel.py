@@ -33,6 +33,9 @@ class PartKernel(Kernel):
         super().__init__(function, unfused_by)
         self._statements = part.statements
 
+    def traced_part(self) -> str:
+        return "\n".join([ast.dump(statement, include_attributes=True) for statement in self._statements])
+
     def source(self) -> source.Source:
         where = super().source()
         tree = copy.copy(where.tree)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
+from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import dataclass, replace
 from spirograd.base.spans import span
 from spirograd.base.tracebacks import frames_hidden
@@ -283,7 +284,7 @@ class Kernel(Staged, NearNames):
 
     def _specialize(self, now: _InSession, key: Hashable, args: Sequence[object]) -> Specialization:
         session, specializations = now.session, now.specializations
-        with once.lock, frames_hidden():
+        with once.lock, frames_hidden(), gc_paused():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
                     return specialization
@@ -315,12 +316,14 @@ class Kernel(Staged, NearNames):
 
     def _traced_or_recalled(self, session: Session, args: Sequence[object]) -> tuple[TracedKernel | RecalledTrace, Callable[..., Plan]]:
         """Return the trace for arguments like ``args``, from the offline cache if it is there, and a function that prepares its launch."""
-        if not session.keeps_traces() or type(self) is not Kernel:  # others trace something else than the source of their function
+        part = self.traced_part()
+        if not session.keeps_traces() or part is None:
             return self.trace(session, args), session.prepare
         from spirograd.lang.frontend import stored_traces
 
         assert self._signature is not None
-        call = stored_traces.Call(session, self.function, self._text, self._parameters, self._signature, args, self._language(session))
+        function = stored_traces.Traced(self.function, self._text, part, self._parameters, self._signature)
+        call = stored_traces.Call(session, function, args, self._language(session))
         with span(f"recall {self.function.__name__}", "compile"):
             recalled = stored_traces.recall(call)
         if recalled is not None:
@@ -328,6 +331,11 @@ class Kernel(Staged, NearNames):
             return recalled, functools.partial(stored_traces.prepare_recalled, session)
         traced = self.trace(session, args, call.new_reads)
         return traced, functools.partial(stored_traces.prepare_and_store, session, stored_traces.entry_of(call, traced))
+
+    def traced_part(self) -> str | None:
+        """Return the statements that are traced, as text, if they are a part of the function; None for a kernel that is not what its source
+        says."""
+        return ""
 
     def _language(self, session: Session) -> LanguageOptions:
         return replace(session.language, unfused_by=self._unfused_by) if self._unfused_by else session.language

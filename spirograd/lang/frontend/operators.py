@@ -112,6 +112,8 @@ def _compare(t: Tracer, node: ast.Compare) -> object:
     for op, right_node in zip(node.ops, node.comparators):
         right = t.expression(right_node)
         t.at(node)
+        if t.captures.reads is not None:
+            t.captures.reads.compare(left, right)
         if type(op) in _STATIC_COMPARE:
             result = _compare_objects(type(op), left, right)
         else:

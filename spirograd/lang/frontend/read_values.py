@@ -35,14 +35,16 @@ PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 _MOST_VALUES = 20_000  # of one kernel
 _LARGEST_ARRAY = 1 << 22  # bytes of a NumPy array
 # Special methods that may decide what a trace does with an object, and read anything.
-_DECIDING = {
-    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__len__", "__iter__", "__next__", "__reversed__",
-    "__contains__", "__getitem__", "__missing__", "__call__", "__index__", "__int__", "__float__", "__complex__", "__hash__",
+_COMPARING = frozenset(("__eq__", "__ne__", "__hash__"))  # where a trace compares objects, `compares_by_itself` is asked
+_DECIDING = frozenset((
+    "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__len__", "__iter__", "__next__", "__reversed__",
+    "__contains__", "__getitem__", "__missing__", "__call__", "__index__", "__int__", "__float__", "__complex__",
     "__length_hint__", "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__divmod__", "__pow__", "__matmul__",
     "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "__neg__", "__pos__", "__abs__", "__invert__", "__round__", "__trunc__",
     "__floor__", "__ceil__", "__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rfloordiv__", "__rmod__", "__rdivmod__", "__rpow__",
     "__rmatmul__", "__rand__", "__ror__", "__rxor__", "__rlshift__", "__rrshift__", "__array__", "__array_ufunc__", "__array_function__",
-}  # fmt: skip
+))  # fmt: skip
+_HEAP_TYPE = 1 << 9  # the flag of classes that Python code defines
 _GENERATED = "<string>"  # the file of methods that `dataclasses` writes: they read the members, which are described
 
 
@@ -207,6 +209,8 @@ def _other(value: object) -> _Described:
     cls: type = type(value)
     if getattr(cls, "__sg_is_kernel__", False):
         return f"kernel {getattr(value, '__qualname__', '')}", ()
+    if getattr(cls, "__sg_gives_session__", False):
+        return f"session {_name(cls)}", ()
     if not _may_be_known_by_class(cls):
         raise Unrecordable(f"it reads {_called(value)}, which may behave in any way")
     if dataclasses.is_dataclass(cls):
@@ -219,20 +223,33 @@ def _called(value: object) -> str:
     return text if text.startswith(("a ", "an ", "the ")) else f"an instance of `{type(value).__name__}`"
 
 
-@functools.cache
 def _may_be_known_by_class(cls: type) -> bool:
     """Return whether instances do nothing by themselves, so that the attributes which a trace reads are all that it depends on."""
-    for base in cls.__mro__:
-        if base is object or base.__module__ in ("typing", "abc"):
-            continue
-        if base is types.SimpleNamespace:
-            return True
-        if not base.__flags__ & 1 << 9 or base.__module__.partition(".")[0] == "spirograd":  # a class of C, or one with a meaning here
-            return False
-        deciding = [method for name, method in vars(base).items() if name in _DECIDING and method is not None]
-        if any(getattr(getattr(method, "__code__", None), "co_filename", "") != _GENERATED for method in deciding):
-            return False
-    return True
+    own = _written_classes(cls)
+    return own is not None and not any(_defines(base, _DECIDING) for base in own)
+
+
+def compares_by_itself(value: object) -> bool:
+    """Return whether a comparison of ``value``, or of what it holds, runs a method of the program."""
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        return any(map(compares_by_itself, value)) or (isinstance(value, dict) and any(map(compares_by_itself, value.values())))
+    return any(_defines(base, _COMPARING) for base in _written_classes(type(value)) or ())
+
+
+@functools.cache
+def _written_classes(cls: type) -> tuple[type, ...] | None:
+    """Return the classes written in Python that instances of ``cls`` have their methods from; None if there are others."""
+    bases = tuple(base for base in cls.__mro__ if base is not object and base.__module__ not in ("typing", "abc", "enum"))
+    if types.SimpleNamespace in bases:
+        return ()
+    of_python = all(base.__flags__ & _HEAP_TYPE and base.__module__.partition(".")[0] != "spirograd" for base in bases)
+    return bases if of_python else None
+
+
+@functools.cache
+def _defines(cls: type, names: frozenset[str]) -> bool:
+    methods = [method for name, method in vars(cls).items() if name in names and method is not None]
+    return any(getattr(getattr(method, "__code__", None), "co_filename", "") != _GENERATED for method in methods)
 
 
 # --- fields ------------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.plain_functions import func_of
-from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values
+from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values, compares_by_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
 from spirograd.lang.matrix import Matrix
@@ -42,10 +42,14 @@ _MISSING = object()
 
 
 class Event(NamedTuple):
-    """One read. ``kind``: "name" that a function sees, "attribute", "item", "array" that a variable holds, "look" (an attribute that Python
-    reads, which may be missing), or "source" of a function. ``base``: the number of the function or object. ``name``: the name, if there is
-    one. ``key``: of an item the key, or a list of its parts; of a source, how many lines of the file were compared, and their hash.
-    ``loc``: where the kernel reads; ``text``: what messages call it; ``named``: the name that a field gets by it."""
+    """One read.
+
+    ``kind``: "name" that a function sees, "attribute", "item", "array" that a variable holds, "look" (an attribute that Python reads, which
+    may be missing), "call" of a function that gives an object of the session, or "source" of a function. ``base``: the number of the
+    function or object. ``name``: the name, if there is one. ``key``: of an item the key, or a list of its parts; of a source, how many
+    lines of the file were compared, and their hash. ``loc``: where the kernel reads. ``text``: what messages call it. ``named``: the name
+    that a field gets by it.
+    """
 
     kind: str
     base: int
@@ -123,8 +127,16 @@ class Reads:
         base = self.values.number(values[0]) if values else None
         if (callee is getattr or callee is hasattr) and base is not None and isinstance(values[1], str):
             self._event(Event("look", base, values[1]), looked_up(values[0], values[1]))
+        elif getattr(callee, "__sg_gives_session__", False) and not values and (function := self.values.number(callee)) is not None:
+            assert callable(callee)
+            self._event(Event("call", function), callee())
         elif not _is_pure(callee) or not (any(callee is one for one in _OF_CLASSES) or all(map(_is_data, values))):
             self.refuse(f"Python runs `{getattr(callee, '__qualname__', describe(callee))}` while compiling")
+
+    def compare(self, *values: object) -> None:
+        """Record that Python compares ``values``, or finds them by their hashes."""
+        if not self.refused and any(map(compares_by_itself, values)):
+            self.refuse("it compares objects whose class says how")
 
     def source(self, func: Func) -> None:
         """Record the source of a function that is inlined or called."""

@@ -71,6 +71,9 @@ class CellKernel(Kernel):
         self._text = kernel._text
         self._which = which
 
+    def traced_part(self) -> None:
+        """Return None: parameters are cells."""
+
     def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
         parameter, which = super()._parameter(p, position, options), self._which.get(position)
         if which is None:

@@ -7,6 +7,7 @@ function of it, `record` has compiled code do the same without Python, and `obje
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,11 @@ class Step:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.value = path.getter()
+
+    @functools.cached_property
+    def value(self) -> Callable[[Sequence[object]], object]:
+        """A function from arguments to the value. Made when it is asked for: launches do without, and a kernel may have hundreds."""
+        return self.path.getter()
 
     def place(self, names: dict[str, object]) -> Expression:
         """Return the value, as an expression over the arguments ``args`` of a call and ``names``."""
@@ -201,8 +206,12 @@ class Captured(Array):
 
     def __init__(self, array: Ndarray) -> None:
         super().__init__(Path(0), array)
-        self.value = lambda args: array
         self._array = array
+
+    @functools.cached_property
+    def value(self) -> Callable[[Sequence[object]], object]:
+        array = self._array
+        return lambda args: array
 
     def place(self, names: dict[str, object]) -> Expression:
         name = f"captured{id(self)}"
@@ -243,14 +252,15 @@ class Frozen(Step):
         self.size = sum(step.size for step in steps)
 
     def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
-        pack, members = packing_function(self._steps, number), f"members{number}"
+        pack = functools.cache(lambda: packing_function(self._steps, number))  # other kernels may have packed the instance before
+        members = f"members{number}"
 
         def known_or_packed(value: object, session: Session, into: Packer) -> Flat:
             facts = self._facts(value)
             if facts is None:
-                return pack((value,), session, into)
+                return pack()((value,), session, into)
             if facts.flat is None:
-                facts.flat = pack((value,), session, into)
+                facts.flat = pack()((value,), session, into)
             return facts.flat
 
         names[members] = known_or_packed

@@ -57,25 +57,25 @@ _MOST_ENTRIES = 16  # under one name: the newest ones
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, zlib.error)
 
 
+class Traced(NamedTuple):
+    """The function of a kernel. ``text``: the text that it comes from; ``part``: see `Kernel.traced_part`."""
+
+    function: Callable[..., object]
+    text: Text | None
+    part: str
+    parameters: Sequence[Parameter]
+    signature: inspect.Signature
+
+
 class Call:
     """The kernel and the arguments of a trace, and the name under which it is stored; None if it is not."""
 
-    def __init__(
-        self,
-        session: Session,
-        function: Callable[..., object],
-        text: Text | None,
-        parameters: Sequence[Parameter],
-        signature: inspect.Signature,
-        args: Sequence[object],
-        options: LanguageOptions,
-    ) -> None:
-        self.session, self.function, self.text, self.options = session, function, text, options
-        self.parameters, self.returns, self.args = parameters, signature.return_annotation, args
+    def __init__(self, session: Session, kernel: Traced, args: Sequence[object], options: LanguageOptions) -> None:
+        self.session, self.args, self.options = session, args, options
+        self.function, self.text, self._part, self.parameters, signature = kernel
+        self.returns = signature.return_annotation
         self._annotations = [p.annotation for p in signature.parameters.values()]
-        self.name: str | None = None
-        if text is not None and session.keeps_traces():
-            self.name = session.name_of_trace(self._named(self._declared()))
+        self.name = None if self.text is None else session.name_of_trace(self._named(self._declared()))
 
     def _declared(self) -> Captures:
         """Return captures in which the arguments are declared, as a trace declares them."""
@@ -95,7 +95,7 @@ class Call:
         held = [cell.cell_contents for cell in self.function.__closure__ or () if _is_plain(cell)]
         constants = [value for value in self.constants() if type(value) in PLAIN]
         parts = (
-            platform.python_version(), np.__version__, self.function.__module__, self.function.__qualname__, code.co_filename,
+            platform.python_version(), np.__version__, self.function.__module__, self.function.__qualname__, self._part, code.co_filename,
             str(code.co_firstlineno), _code_text(code), repr(self.options), repr(captures.declarations.args), repr(held), repr(constants),
         )  # fmt: skip
         return "\0".join(parts)
@@ -328,6 +328,9 @@ def _repeat(call: Call, values: Values, event: Event) -> object:
         value = read_name(python_function(base), event.name)
     elif event.kind == "attribute":
         value = getattr(base, event.name)
+    elif event.kind == "call":
+        assert callable(base)
+        value = base()
     elif event.kind == "look":
         value = looked_up(base, event.name)
     else:

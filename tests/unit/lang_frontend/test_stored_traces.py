@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.lang.frontend.read_values import Differs, Unrecordable, Values
+from spirograd.lang.frontend.read_values import Differs, Unrecordable, Values, compares_by_itself
 
 # Prints the kernels that are traced, and what a kernel computes beside what NumPy computes.
 PROGRAM = """
@@ -195,6 +195,7 @@ REFUSED = {
     "Python runs `computed` while compiling": "sg.static(computed())",
     "it reads a Sized, which may behave in any way": "sized.n",
     "Python runs `int.bit_length` while compiling": "FACTOR.bit_length()",
+    "it compares objects whose class says how": "3 if sg.static(compared == 3) else 4",
 }
 
 
@@ -215,7 +216,11 @@ class Sized:
     def __len__(self):
         return 0
 
-sized = Sized()
+class Compared:
+    def __eq__(self, other):
+        return other == 3
+
+sized, compared = Sized(), Compared()
 
 @sg.kernel
 def fill():
@@ -305,6 +310,11 @@ class Sized:
         return 0
 
 
+class Called:
+    def __call__(self) -> int:
+        return 0
+
+
 def texts(value: object) -> list[str]:
     values = Values()
     values.add(value)
@@ -344,11 +354,16 @@ def test_objects_that_are_shared() -> None:
     assert texts([one, one]) != texts([one, other]) == texts([other, one])
 
 
-@pytest.mark.parametrize("make", [lambda: Sized(), lambda: Compared(1.0), lambda: iter([1]), lambda: np.array([object()])])
+@pytest.mark.parametrize("make", [lambda: Sized(), lambda: Called(), lambda: iter([1]), lambda: np.array([object()])])
 def test_values_that_may_behave_in_any_way(make: Callable[[], Any]) -> None:
     value = make()
     with pytest.raises(Unrecordable):
         texts(value)
+
+
+def test_comparisons_that_run_methods() -> None:
+    assert compares_by_itself([1, Compared(1.0)]) and compares_by_itself({Compared: Compared(1.0)})
+    assert not compares_by_itself([Plain(), Point(1, 2), Color.RED, 1.0, "text", sg.f32])
 
 
 def test_the_first_difference_ends_a_comparison() -> None:
