@@ -26,6 +26,7 @@ class Contents(Exported):
     """The base of fields and ndarrays for whole contents. ``_kind``: their name in messages."""
 
     _kind = "an ndarray"
+    dtype: DType
     element_shape: tuple[int, ...]
 
     def _subject(self) -> str:
@@ -46,8 +47,9 @@ class Contents(Exported):
         value, numbers = traced_numbers.split(value, self.element_shape)
         element = self._filling(value)
         shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
-        if self.sparse_path is not None and np.any(element):
-            sparse_contents.fill(self, element)
+        path = self.sparse_path
+        if path is not None and np.any(element):
+            sparse_contents.fill(path, self, element)
         else:
             numpy_transfer.fill(self.tree.allocation, self.view, element)
 
@@ -72,11 +74,12 @@ class Contents(Exported):
 
         ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
         """
-        if self.sparse_path is not None:
+        path = self.sparse_path
+        if path is not None:
             if copy is False:
                 problem = f"the elements of {self._subject()} are not contiguous, because it is below sparse nodes"
                 raise SpirogradValueError(f"{problem}: omit `copy=False`")
-            return _converted(sparse_contents.read(self), dtype)
+            return _converted(sparse_contents.read(path, self), dtype)
         return _contents_of(self.tree.allocation, self.view, dtype, copy)
 
     def from_numpy(self, array: object) -> None:
@@ -86,8 +89,9 @@ class Contents(Exported):
         """
         data = _matching(array, self.shape, self.element_shape, self._subject())
         shadows.host_write(self)
-        if self.sparse_path is not None:
-            sparse_contents.write(self, data)
+        path = self.sparse_path
+        if path is not None:
+            sparse_contents.write(path, self, data)
         else:
             numpy_transfer.write(self.tree.allocation, self.view, data)
 
