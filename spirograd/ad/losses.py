@@ -102,6 +102,7 @@ def forget_losses(cleared: bool) -> None:
         if storage is None or left.version is None or (cleared and not is_torch(storage)) or left.version_of(storage) != left.version:
             continue
         if is_torch(storage):
+            assert storage.grad is not None
             storage.grad.detach().zero_()
         else:
             storage.grad.fill(0.0)
