@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from spirograd.base.records import dataclass
 from spirograd.lang.data.views import Block, HostView
 
 if TYPE_CHECKING:
+    import torch
+
     from spirograd.base.protocols import Allocation
 
 _HOST_TYPE = 1  # kDLCPU
@@ -35,7 +37,7 @@ class DeviceArray:
     writable: bool
 
 
-def is_torch(value: object) -> bool:
+def is_torch(value: object) -> TypeGuard[torch.Tensor]:
     """Return whether ``value`` is a torch tensor."""
     kind: Any = type(value)
     return _has_tensors(kind)
