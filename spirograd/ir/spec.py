@@ -44,8 +44,8 @@ from spirograd.ir.ops import OpCode
 LEVELS = ("kernel", "lowering", "device", "loops")
 _VECTORISE = ("", "no", "rest", "vectors")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
-# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written; "f64": divided as
-# numbers of that type.
+# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written;
+# "f64": divided as numbers of that type.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
     **dict.fromkeys((ops.add, ops.sub, ops.mul), ("nsw", "wrap", "reassoc", "exact")),
     **dict.fromkeys((ops.div, ops.fma), ("exact",)),

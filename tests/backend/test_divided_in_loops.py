@@ -1,4 +1,4 @@
-"""Quotients and remainders of integers in loops, which the CPU divides as f64 where no recurrence waits for them: exact for all operands."""
+"""Quotients and remainders of integers in loops, which the CPU divides as f64 outside of recurrences: exact for all operands."""
 
 from __future__ import annotations
 
