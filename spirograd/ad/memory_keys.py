@@ -20,4 +20,5 @@ MemoryRef = Union[FieldRef, ArrayRef]  # how kernels name it
 Key = Hashable
 Returned = Union[tuple[Scalar, ...], None]  # what a launch returns
 ProgramRecorder = Recorder[Kernel, Specialization, Packer, FieldOrArray, Cell]
+Part = tuple[int, int]  # a slice of memory: an axis, and the index along it, counted from 0
 Generation = tuple[int, int, int]  # the number of the allocation, and the ticks of the last writes to all of it and to its part
