@@ -12,9 +12,10 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer
+from spirograd.lang.traced_numbers import TracedNumber
 
 FieldOrArray = Union[ScalarField, Ndarray]
 MemoryRef = Union[FieldRef, ArrayRef]  # how kernels name it
 Key = Hashable
-ProgramRecorder = Recorder[Kernel, Specialization, Packer, FieldOrArray]
+ProgramRecorder = Recorder[Kernel, Specialization, Packer, FieldOrArray, TracedNumber]
 Generation = tuple[int, int, int]  # the number of the allocation, and the ticks of the last writes to all of it and to its part

@@ -174,7 +174,7 @@ class _Recorder(ProgramRecorder):
         self.exposed = Exposed(self._used, self._unseen_write)
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
-    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[object]:
+    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
