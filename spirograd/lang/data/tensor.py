@@ -25,7 +25,7 @@ F = TypeVar("F", bound=ScalarField)
 class _TensorClass(type):
     """The metaclass of tensors, whose call `Tensor(x)` returns `wrap(x)`."""
 
-    def __call__(cls, *args: Any, **options: Any) -> Any:
+    def __call__(cls, *args: Any, **options: Any) -> object:
         if cls in (Tensor, MatrixTensor, VectorTensor):
             return wrap(*args, **options)
         return super().__call__(*args, **options)
@@ -94,7 +94,7 @@ class VectorNdarrayTensor(VectorTensor, ndarrays.VectorNdarray):  # type: ignore
 
 
 # The class of a field or an array -> the class that it has as a tensor.
-_AS_TENSOR: dict[type, type[Tensor]] = {
+_AS_TENSOR: dict[type, type[ScalarField] | type[Ndarray]] = {
     ScalarField: ScalarFieldTensor,
     ndarrays.ScalarNdarray: ScalarNdarrayTensor,
     ndarrays.VectorNdarray: VectorNdarrayTensor,
@@ -102,19 +102,20 @@ _AS_TENSOR: dict[type, type[Tensor]] = {
 }
 
 
-def wrap(x: Any) -> Any:
+def wrap(x: object) -> Tensor:
     """Convert a field or an array, with its gradients, to a tensor: ``x`` itself. Raises TypeError for other objects."""
     if isinstance(x, Tensor):
         return x
     kind = _AS_TENSOR.get(type(x))
     if type(x) is fields.MatrixField:
         kind = VectorFieldTensor if len(x.element_shape) == 1 else MatrixFieldTensor
-    if kind is None:
+    if kind is None or not isinstance(x, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"a tensor is made of a field or an array, not of {describe(x)}")
     x.__class__ = kind
     for shadow in (x.grad, x.dual):
         if shadow is not None:
             wrap(shadow)
+    assert isinstance(x, Tensor)
     return x
 
 
