@@ -13,6 +13,7 @@ from spirograd.lang.data import device_arrays, numpy_transfer, shadows, sparse_c
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.views import HostView
+from spirograd.lang.host_arrays import host_array, without_axes
 
 if TYPE_CHECKING:
     import torch
@@ -35,9 +36,11 @@ class Contents(Exported):
 
     def _filling(self, value: object) -> scalar.Number | Array:
         """Return the value that all elements are set to. Raise SpirogradTypeError for values that no element can have."""
+        value = without_axes(value)
         if scalar.is_number(value):
             return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # A copy: a tape may fill again later.
+        array = value.to_numpy() if hasattr(value, "to_numpy") else host_array(value)
+        data: Array = np.array(value if array is None else array)  # A copy: a tape may fill again later.
         if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
             raise SpirogradTypeError(f"an element of {self._subject()} has shape {self.element_shape}, got {scalar.describe(value)}")
         return data

@@ -31,6 +31,7 @@ from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import GlobalRoot, Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
+from spirograd.lang.host_arrays import without_axes
 from spirograd.lang.scalar import Number, Scalar, Value
 
 if TYPE_CHECKING:
@@ -480,6 +481,7 @@ class ScalarField(Contents, Field):
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: object, value: object) -> None:
+        value = value if scalar.is_number(value) else without_axes(value)
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._address(key)
@@ -501,6 +503,7 @@ class ScalarField(Contents, Field):
         return f"field `{self.name}`"
 
     def _filling(self, value: object) -> Number | Array:
+        value = without_axes(value)
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
         return value
