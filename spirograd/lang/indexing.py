@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID
 from spirograd.base.errors import SpirogradIndexError, render
+from spirograd.base.loc import Loc
 from spirograd.ir import ops as ir
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
@@ -32,7 +31,7 @@ def shape_name(shape: Shape) -> str:
     return f"vector of {shape[0]}" if len(shape) == 1 else f"{shape[0]}x{shape[1]} matrix"
 
 
-def location() -> Any:
+def location() -> Loc | None:
     """Return the place being traced, for errors; None in Python scope."""
     trace = current_trace()
     return trace.b.loc if trace else None
@@ -75,12 +74,12 @@ def index_value(p: object) -> Value:
     return value
 
 
-def axis_positions(i: object, extent: int, shape: Shape) -> list[Any]:
+def axis_positions(i: object, extent: int, shape: Shape) -> list[int | Value]:
     """Return the positions that one index names along an axis."""
     if isinstance(i, slice):
         if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):
             raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")
-        positions = list(range(extent))[i]
+        positions: list[int | Value] = [*range(extent)[i]]
         if not positions:
             raise SpirogradIndexError(f"this slice of a {shape_name(shape)} is empty", location(), f"indices are 0 to {extent - 1}")
         return positions

@@ -11,7 +11,7 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, f64, i32, promote, u1
+from spirograd.base.dtypes import VOID, DType, Type, f64, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import integer_text, with_article
 from spirograd.ir import ops as ir
@@ -302,7 +302,7 @@ def cast(x: object, t: DType) -> Value:
     return constant(t.integer(_untraced(x)), t)
 
 
-def emit(code: OpCode, *args: Value, t: DType | None = None, attr: object = None) -> Value:
+def emit(code: OpCode, *args: Value, t: Type | None = None, attr: object = None) -> Value:
     """Emit one operation. With constants, return its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
     operands = [a.op for a in args]
     b = builder()

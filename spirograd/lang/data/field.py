@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union
 
 import numpy as np
 
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from spirograd.lang.struct import Methods, Struct, StructType
 
     MemberField = Union[ScalarField, "StructField"]
+
+    class FieldOptions(TypedDict, total=False):
+        """Options of `matrix_field`."""
+
+        order: str | None
+        name: str
+        offset: object
+        needs_grad: bool
+        needs_dual: bool
+        layout: Arrangement
 
     class MakeStruct(Protocol):
         """Makes a struct of its members and methods. ``write``: writes a member back to memory."""

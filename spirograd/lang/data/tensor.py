@@ -15,7 +15,17 @@ from spirograd.lang.data.shapes import shape_tuple
 from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from spirograd.lang.typed import Tensor as FieldOrArray
+
+    class TensorOptions(TypedDict, total=False):
+        """Options of `tensor`."""
+
+        backend: Backend | int
+        layout: Sequence[int] | None
+        needs_grad: bool
+
 else:
     FieldOrArray = object
 
