@@ -55,18 +55,18 @@ class Rounding(Protocol):
 
 
 @overload
-def elementwise(function: Callable[[Scalar], Scalar]) -> Unary: ...
+def elementwise(function: Callable[[Scalar], object]) -> Unary: ...
 
 
 @overload
-def elementwise(function: Callable[[Scalar, Scalar], Scalar]) -> Binary: ...
+def elementwise(function: Callable[[Scalar, Scalar], object]) -> Binary: ...
 
 
 @overload
-def elementwise(function: Callable[[Scalar, Scalar, Scalar], Scalar]) -> Ternary: ...
+def elementwise(function: Callable[[Scalar, Scalar, Scalar], object]) -> Ternary: ...
 
 
-def elementwise(function: Callable[..., Scalar]) -> Elementwise:
+def elementwise(function: Callable[..., object]) -> Elementwise:
     """Apply ``function`` to each entry where an argument is a matrix (anything with ``__sg_elementwise__``)."""
 
     @functools.wraps(function)
