@@ -84,7 +84,7 @@ def atomic(kind: str, x: Any, value: Any) -> object:
     raise SpirogradTypeError(problem, None, "assign to the variable, or let it update an element of a field or an array")
 
 
-def compare_and_swap(x: object, expected: object, desired: object) -> Any:
+def compare_and_swap(x: object, expected: object, desired: object) -> object:
     """Set the element ``x`` to ``desired`` if it is ``expected``, and return the old value."""
     return atomic("exchange", x, desired) if x == expected else atomic("exchange", x, x)
 

@@ -7,7 +7,7 @@ shared memory where subgroups are smaller than a tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32
 from spirograd.ir import ops as ir
@@ -205,7 +205,7 @@ class TileType:
     def __repr__(self) -> str:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
-    def zeros(self, dtype: object = None) -> Struct:
+    def zeros(self, dtype: object = None) -> Any:
         """Return a tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises
         SpirogradTypeError for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)
@@ -215,7 +215,7 @@ class TileType:
         scalar.trace_of().tiles = True
         return make_struct({"r": make([scalar.constant(0, t) for _ in range(self.SIZE)], (self.SIZE,))}, _METHODS)
 
-    def eye(self, dtype: object = None) -> Struct:
+    def eye(self, dtype: object = None) -> Any:
         """Return the identity, with the arguments of `zeros`."""
         tile = self.zeros(dtype)
         return tile.with_entries({"r": _identity_row(tile.r)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
@@ -50,7 +51,7 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
 
     layout: tuple[int, ...] | None
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: DType
 
     @property
     def backend(self) -> Backend:
