@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, Union, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradIndexError, SpirogradValueError
 from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.ir import ops as ir
-from spirograd.lang import arithmetic, dense_algebra, scalar
+from spirograd.lang import arithmetic, dense_algebra, indexing, scalar
 from spirograd.lang.broadcasting import joint_shape, spread
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
@@ -32,14 +32,11 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import Unpack
 
-    from spirograd.lang.data.field import FieldOptions
     from spirograd.lang.data.numpy_transfer import Array
-    from spirograd.lang.data.tensor import TensorOptions
     from spirograd.lang.typed import MatrixOperators
 else:
     MatrixOperators = object
 
-Position = Union[int, Value]  # of an entry
 Writer = Callable[[int, object], None]  # Writes an entry of an element, by its flat index.
 
 
@@ -111,25 +108,11 @@ def _entrywise(function: Callable[..., Scalar], args: Sequence[object]) -> Matri
 
 
 _OPERATORS: dict[str, scalar.Operator] = {
-    "add": scalar.add,
-    "sub": scalar.sub,
-    "mul": scalar.mul,
-    "truediv": scalar.truediv,
-    "floordiv": scalar.floordiv,
-    "mod": scalar.mod,
-    "pow": scalar.power,
-    "and": scalar.bit_and,
-    "or": scalar.bit_or,
-    "xor": scalar.bit_xor,
-    "lshift": scalar.shift_left,
-    "rshift": scalar.shift_right,
-    "eq": scalar.equal,
-    "ne": scalar.not_equal,
-    "lt": scalar.less,
-    "le": scalar.less_equal,
-    "gt": scalar.greater,
-    "ge": scalar.greater_equal,
-}
+    "add": scalar.add, "sub": scalar.sub, "mul": scalar.mul, "truediv": scalar.truediv, "floordiv": scalar.floordiv, "mod": scalar.mod,
+    "pow": scalar.power, "and": scalar.bit_and, "or": scalar.bit_or, "xor": scalar.bit_xor,
+    "lshift": scalar.shift_left, "rshift": scalar.shift_right, "eq": scalar.equal, "ne": scalar.not_equal,
+    "lt": scalar.less, "le": scalar.less_equal, "gt": scalar.greater, "ge": scalar.greater_equal,
+}  # fmt: skip
 
 
 def _install_operator(name: str, function: scalar.Operator) -> None:
@@ -236,7 +219,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     # --- entries ---
 
-    def _positions(self, index: object) -> tuple[list[Position], Shape | None]:
+    def _positions(self, index: object) -> tuple[list[indexing.Position], Shape | None]:
         """Return flat positions (ints, or values where the index is only known at run time) and the shape of the selection (None: a
         scalar)."""
         parts: tuple[object, ...] = index if isinstance(index, tuple) else index.entries if isinstance(index, Matrix) else (index,)
@@ -247,12 +230,11 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         shape = tuple(len(a) for a, i in zip(axes, parts) if isinstance(i, slice))
         if self.ndim == 1:
             return axes[0], shape or None
-        return [_flat_position(i, self.m, j) for i in axes[0] for j in axes[1]], shape or None
+        return [indexing.flat_position(i, self.m, j) for i in axes[0] for j in axes[1]], shape or None
 
     def __getitem__(self, index: object) -> Any:
         positions, shape = self._positions(index)
-        entries: Sequence[Scalar]
-        if _are_constant(positions):
+        if indexing.are_constant(positions):
             entries = [self._entries[p] for p in positions]
         else:
             vector = self._as_ir_vector()
@@ -267,14 +249,14 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """Return a copy with ``value`` (a scalar, or a matrix of the shape read there) at ``index``, cast to this matrix's type."""
         positions, shape = self._positions(index)
         values = _values_for(value, shape, len(positions))
-        if not _are_constant(positions):
+        if not indexing.are_constant(positions):
             return self._with_run_time_entries(positions, values)
         entries = list(self._entries)
         for p, v in zip(positions, values):
             entries[p] = _like(v, entries[p])
         return make(entries, self.shape)
 
-    def _with_run_time_entries(self, positions: Sequence[Position], values: Sequence[Scalar]) -> Matrix:
+    def _with_run_time_entries(self, positions: Sequence[indexing.Position], values: Sequence[Scalar]) -> Matrix:
         vector = self._as_ir_vector()
         assert isinstance(vector.op.type, Vec)
         t = vector.op.type.elem
@@ -294,10 +276,10 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def __setitem__(self, index: object, value: object) -> None:
         self._replace(self.with_entry(index, value), self._positions(index)[0])
 
-    def _replace(self, new: Matrix, changed: Sequence[Position]) -> None:
+    def _replace(self, new: Matrix, changed: Sequence[indexing.Position]) -> None:
         object.__setattr__(self, "_entries", new._entries)
         if self._write is not None:
-            assert _are_constant(changed)  # outside of kernels
+            assert indexing.are_constant(changed)  # outside of kernels
             for p in changed:
                 self._write(p, self._entries[p])
 
@@ -534,7 +516,9 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     # --- data of matrices ---
 
     @classmethod
-    def field(cls, n: int, m: int, dtype: object, shape: object = None, *args: Any, **options: Unpack[FieldOptions]) -> fields.MatrixField:
+    def field(
+        cls, n: int, m: int, dtype: object, shape: object = None, *args: Any, **options: Unpack[fields.FieldOptions]
+    ) -> fields.MatrixField:
         """Return a field of n x m matrices; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
         return fields.matrix_field((n, m), dtype, make_host_element, shape, *args, **options)
 
@@ -546,7 +530,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
-    def tensor(cls, n: int, m: int, dtype: object, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
+    def tensor(cls, n: int, m: int, dtype: object, shape: object, **options: Unpack[tensors.TensorOptions]) -> tensors.MatrixTensor:
         """Return a tensor of n x m matrices; options as of `tensor`."""
         return tensors.element_tensor((n, m), dtype, make_host_element, shape, **options)
 
@@ -562,7 +546,7 @@ class Vector(Matrix):
 
     @classmethod
     def field(  # type: ignore[override]
-        cls, n: int, dtype: object, shape: object = None, *args: Any, **options: Unpack[FieldOptions]
+        cls, n: int, dtype: object, shape: object = None, *args: Any, **options: Unpack[fields.FieldOptions]
     ) -> fields.MatrixField:
         """Return a field of vectors of n; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
         return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
@@ -573,7 +557,7 @@ class Vector(Matrix):
         return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
-    def tensor(cls, n: int, dtype: object, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:  # type: ignore[override]
+    def tensor(cls, n: int, dtype: object, shape: object, **options: Unpack[tensors.TensorOptions]) -> tensors.MatrixTensor:  # type: ignore[override]
         """Return a tensor of vectors of n; options as of `tensor`."""
         return tensors.element_tensor((n,), dtype, make_host_element, shape, **options)
 
@@ -583,18 +567,6 @@ def constant_matrix(value: int, dt: object, n: int, m: int | None) -> Matrix:
     t = arithmetic.as_dtype(dt)
     size = n if m is None else n * m
     return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
-
-
-def _flat_position(i: Position, columns: int, j: Position) -> Position:
-    """Return the number of an entry, row by row."""
-    if isinstance(i, Value):
-        return scalar.add(scalar.mul(i, columns), j)
-    return scalar.add(i * columns, j) if isinstance(j, Value) else i * columns + j
-
-
-def _are_constant(positions: Sequence[Position]) -> TypeGuard[Sequence[int]]:
-    """Return whether all positions are known while compiling."""
-    return not any(isinstance(p, Value) for p in positions)
 
 
 def _values_for(value: object, shape: Shape | None, count: int) -> list[Scalar]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
@@ -36,7 +36,7 @@ F = TypeVar("F", bound=ScalarField)
 class _TensorClass(type):
     """The metaclass of tensors, whose call `Tensor(x)` returns `wrap(x)`."""
 
-    def __call__(cls, *args: Any, **options: Any) -> object:
+    def __call__(cls, *args: object, **options: object) -> object:
         if cls in (Tensor, MatrixTensor, VectorTensor):
             return wrap(*args, **options)
         return super().__call__(*args, **options)
