@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spirograd.base.recorder import Recorder
     from spirograd.ir.nodes import Op
     from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.nodes import SNode
     from spirograd.lang.data.scalar_field import ScalarField
     from spirograd.lang.frontend.kernel import Kernel
     from spirograd.lang.frontend.scalar_cells import Cell
@@ -90,15 +91,17 @@ class Services:
     session: Session | None = None
     after_allocation: Callable[[], None] | None = None
 
-    def gradient_of(self, kernel: object) -> object:
+    def gradient_of(self, kernel: Kernel) -> object:
         """Return the value of `kernel.grad`."""
         raise NotImplementedError
 
-    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(
+        self, kernel: Kernel, session: Session, specialization: Specialization, args: tuple[object, ...], returned: object
+    ) -> None:
         """Run the gradient of a kernel from memory as it was before the kernel."""
         raise NotImplementedError
 
-    def deactivate_cells(self, node: object) -> None:
+    def deactivate_cells(self, node: SNode) -> None:
         """Deactivate all cells of a sparse node."""
         raise NotImplementedError
 

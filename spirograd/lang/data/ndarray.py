@@ -21,6 +21,7 @@ from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
 if TYPE_CHECKING:
+    from spirograd.base.arguments import ArrayBinding
     from spirograd.base.protocols import Allocation
     from spirograd.lang.scalar import Number
 
@@ -39,7 +40,7 @@ class Ndarray(Contents, HostScope):
     view: HostView
     # Caches of launches: the state of the array that compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[object, ...] | None = None
-    _sg_binding: object = None
+    _sg_binding: ArrayBinding | None = None
     _sg_packed: tuple[object, ...] = ()
     # Numbers that launches pass in addition to the array: see `BufferView`.
     _sg_numbers: tuple[int, ...] = ()
