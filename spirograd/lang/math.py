@@ -296,34 +296,39 @@ def cconj(z: object) -> Matrix:
 @traceable
 def cinv(z: object) -> Matrix:
     """Return ``1 / z``."""
-    return cconj(z) / dot(z, z)  # type: ignore[no-any-return]
+    result: Matrix = cconj(z) / dot(z, z)
+    return result
 
 
 @traceable
 def cdiv(z1: object, z2: object) -> Matrix:
     """Return the quotient ``z1 / z2`` of two complex numbers."""
-    return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
+    result: Matrix = cmul(z1, cconj(z2)) / dot(z2, z2)
+    return result
 
 
 @traceable
 def cpow(z: object, n: object) -> Matrix:
     """Return the complex number ``z`` to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
-    return vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)  # type: ignore[no-any-return]
+    result: Matrix = vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)
+    return result
 
 
 @traceable
 def csqrt(z: object) -> Matrix:
     """Return the square root of the complex number ``z`` whose real part is not negative."""
     a, b = _complex(z, "csqrt")
-    return vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))  # type: ignore[no-any-return]
+    result: Matrix = vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))
+    return result
 
 
 @traceable
 def cexp(z: object) -> Matrix:
     """Return e to the power of the complex number ``z``."""
     a, b = _complex(z, "cexp")
-    return vdir(b) * arithmetic.exp(a)  # type: ignore[no-any-return]
+    result: Matrix = vdir(b) * arithmetic.exp(a)
+    return result
 
 
 @traceable
