@@ -16,10 +16,12 @@ from spirograd.base.once import one_at_a_time
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
-from spirograd.lang import context, scalar
+from spirograd.lang import context, scalar, session_protocol
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
 from spirograd.session import Session
@@ -47,19 +49,20 @@ _LEVELS = {
 class _Services(context.Services):
     """Services of the packages above the language, which are imported at first use because the import takes longer than the rest."""
 
-    def gradient_of(self, kernel: Any) -> object:
+    def gradient_of(self, kernel: Kernel) -> object:
         with gc_paused():
             from spirograd.derivatives.gradient import Gradient
 
         return Gradient(kernel)
 
-    def replay_gradient(self, kernel: Any, session: Any, specialization: Any, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(
+        self, kernel: Kernel, session: session_protocol.Session, specialization: Specialization, args: tuple[object, ...], returned: object
+    ) -> None:
         from spirograd.ad.replay import replay_gradient
 
         replay_gradient(kernel, session, specialization, args, returned)
 
-    def deactivate_cells(self, node: object) -> None:
-        assert isinstance(node, SNode)
+    def deactivate_cells(self, node: SNode) -> None:
         deactivate_cells(node)
 
 

@@ -40,6 +40,8 @@ from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang import context
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.regions import CellRegion
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
 from spirograd.runtime import graph_recording, stream_order
@@ -227,7 +229,7 @@ class Session:
 
     # --- launching -------------------------------------------------------------------------------------------------------
 
-    def bind(self, array: Any) -> ArrayBinding:
+    def bind(self, array: Ndarray) -> ArrayBinding:
         """The binding of an ndarray, made once."""
         binding = array._sg_binding
         if binding is None or not array.is_of(self):
@@ -239,14 +241,14 @@ class Session:
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
             array._sg_binding = binding  # last: other threads look at it
-        return binding  # type: ignore[no-any-return]
+        return binding
 
     def field_memory(self, nbytes: int) -> Allocation:
         """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
         with graph_recording.paused():
             return self.memory.allocate(nbytes)
 
-    def cells_memory(self, region: Any) -> Pool:
+    def cells_memory(self, region: CellRegion) -> Pool:
         """Memory of zeros for the cells of a region of a sparse tree."""
         parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]

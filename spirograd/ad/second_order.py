@@ -33,7 +33,7 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
 from spirograd.lang.scalar import describe
 from spirograd.lang.session_protocol import Session
-from spirograd.lang.traced_numbers import RefusedNumbers
+from spirograd.lang.traced_numbers import RefusedNumbers, TracedNumber
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
@@ -180,7 +180,7 @@ class _Recorder(ProgramRecorder):
 
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
-    ) -> Sequence[object]:
+    ) -> Sequence[Scalar | TracedNumber]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 

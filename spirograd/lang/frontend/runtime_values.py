@@ -47,7 +47,7 @@ def rebuild(model: Traced, values: Sequence[Value]) -> Traced:
     return _rebuild(model, list(reversed(values)))
 
 
-def _rebuild(model: Traced, stack: list[Value]) -> Traced:
+def _rebuild(model: object, stack: list[Value]) -> Traced:
     if isinstance(model, Matrix):
         return make([stack.pop() for _ in model.entries], model.shape)
     if isinstance(model, Struct):

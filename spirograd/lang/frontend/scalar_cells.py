@@ -104,9 +104,9 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
             values[position] = cells[-1].array
         elif isinstance(parameter, AggregateParameter) and are_traced(_entries(value)):
             numbers = parameter.t.numbers_of(value)
-            leaves = [k for k, n in enumerate(numbers) if are_traced((n,)) and parameter.leaves[k].t.is_float]
-            cell_of = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
-            which[position] = frozenset(leaves)
+            leaves = [(k, n, parameter.leaves[k].t) for k, n in enumerate(numbers) if isinstance(n, TracedNumber) and n.is_open]
+            cell_of = {k: _cell(n, t) for k, n, t in leaves if t.is_float}
+            which[position] = frozenset(cell_of)
             cells += cell_of.values()
             values[position] = [cell_of[k].array if k in cell_of else number for k, number in enumerate(numbers)]
     return (with_cells(kernel, which), tuple(values), cells) if cells else None
