@@ -7,7 +7,7 @@ shared memory where subgroups are smaller than a tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32
 from spirograd.ir import ops as ir
@@ -177,7 +177,7 @@ _METHODS: dict[str, Callable[..., object]] = {
 }
 
 
-def is_tile(x: object) -> bool:
+def is_tile(x: object) -> TypeGuard[Struct]:
     """Return whether ``x`` is a tile of a kernel."""
     return isinstance(x, Struct) and x.methods is _METHODS
 

@@ -110,7 +110,7 @@ def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: S
     entries, b = level.list, scalar.builder()
     assert entries is not None
     around = cell_of(t, outer, index, True)
-    number = list_element(t, entries, around, index).atomic("add", 1)
+    number = scalar.as_value(list_element(t, entries, around, index).atomic("add", 1))
     fits = scalar.cast(number < entries.limit, u1)
     message = f"{node} has room for {entries.limit} entries in each list, and more were appended, which are lost; raise its `dimension`"
     b.emit(ir.check, fits.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base.dtypes import i32, i64, promote
 from spirograd.lang import forms, scalar
@@ -16,7 +16,7 @@ from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.trip_counts import extent, product
 from spirograd.lang.frontend.view_proxy import ViewProxy, needs_wide_counts
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Scalar, Value, type_error
 
 
 class RunTimeRange:
@@ -25,7 +25,7 @@ class RunTimeRange:
     def __sg_describe__(self) -> str:
         return "a range whose bounds are only known at run time"
 
-    def __init__(self, begin: object, end: object, step: object = 1) -> None:
+    def __init__(self, begin: Scalar, end: Scalar, step: Scalar = 1) -> None:
         self.begin, self.end, self.step = begin, end, step
 
 
@@ -43,7 +43,11 @@ def loop_space(t: Tracer, space: object) -> LoopSpace | None:
     if isinstance(space, (ScalarField, MatrixField, StructField, SNode)):
         cells = active_cells(t, space)
         return _field_space(space) if cells is None else LoopSpace(*cells)
-    return next((make(space) for types, make in _SPACES if isinstance(space, types)), None)
+    if isinstance(space, forms.ndrange):
+        return _ndrange_space(space)
+    if isinstance(space, ArrayProxy):
+        return _array_space(space)
+    return _view_space(space) if isinstance(space, ViewProxy) else None
 
 
 def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
@@ -98,10 +102,3 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Loop
         return list(field.loop_order(index))
 
     return LoopSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)
-
-
-_SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], LoopSpace]], ...] = (
-    ((forms.ndrange,), _ndrange_space),
-    ((ArrayProxy,), _array_space),
-    ((ViewProxy,), _view_space),
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import i32
 from spirograd.ir.nodes import Op
@@ -15,8 +14,9 @@ from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct
 
-_SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.add}
+_SIGNS: dict[type[ast.operator], scalar.Operator] = {ast.Sub: scalar.sub, ast.Add: scalar.add}
 
 
 def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
@@ -35,7 +35,7 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
     return True
 
 
-def store_tile(t: Tracer, view: object, tile: Any) -> None:
+def store_tile(t: Tracer, view: object, tile: Struct) -> None:
     """Trace ``view = tile``."""
     if not isinstance(view, ViewProxy) or len(view.shape) != 2:
         raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
@@ -103,7 +103,7 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     b.begin()
     if scalar.known(all_columns) is not False:
         b.begin()
-        loads = [_element(t, view, (at, scalar.constant(k, i32))).load() for k in range(len(entries))]
+        loads = [scalar.as_value(_element(t, view, (at, scalar.constant(k, i32))).load()) for k in range(len(entries))]
         complete = b.end([scalar.cast(value, entry.dtype).op for value, entry in zip(loads, entries)])
         b.begin()
     results: Sequence[Op] = ()
@@ -114,7 +114,7 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
             results = (*results, entry.op)
             continue
         b.begin()
-        then = b.end([scalar.cast(_element(t, view, (at, column)).load(), entry.dtype).op])
+        then = b.end([scalar.cast(scalar.as_value(_element(t, view, (at, column)).load()), entry.dtype).op])
         b.begin()
         results = (*results, *b.if_(there.op, then, b.end([entry.op])))
     if scalar.known(all_columns) is not False:

@@ -19,15 +19,17 @@ from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Function, Op, Ref, TempRef
 from spirograd.lang.context import Trace
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.random_streams import RandomStream
+from spirograd.lang.frontend.runtime_values import Traced
 from spirograd.lang.frontend.unsupported import unsupported_expression, unsupported_statement
 from spirograd.lang.scalar import Value
 
 # Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
-Handler = Callable[["Tracer", Any], Any]
+Handler = Callable[["Tracer", Any], object]
 # What Python raises where our own checks have missed something.
 _INTERNAL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -43,7 +45,7 @@ class VisitedCell(NamedTuple):
     """What an iteration of a loop over a sparse field visits: ``indices``, in the index space of fields with these ``axes`` of the tree,
     this ``shape`` and ``origin``; it is in ``cell`` of ``region``, at ``local`` along each axis."""
 
-    region: Any
+    region: object
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     origin: tuple[int, ...]
@@ -57,7 +59,7 @@ class CalledFunction(NamedTuple):
     ``loops``: whether it, or what it calls, has `for` loops; ``recursive``: whether it may call itself."""
 
     function: Function
-    model: Any
+    model: Traced | None
     accesses: tuple[tuple[str, Ref], ...]
     loops: bool
     recursive: bool
@@ -82,7 +84,7 @@ class RealFunctions:
     being_traced: set[Hashable] = field(default_factory=set)
     recursive: dict[Hashable, str] = field(default_factory=dict)  # those that call themselves, by signature -> name
     recursion: SpirogradCompilationError | None = None  # why one that calls itself cannot be called
-    kept: list[Any] = field(default_factory=list)  # objects that signatures tell apart by their identity
+    kept: list[object] = field(default_factory=list)  # objects that signatures tell apart by their identity
 
 
 class Tracer:
@@ -95,7 +97,7 @@ class Tracer:
         self._expressions, self._statements = handlers
         self.assumptions = assumptions
         self.captures = Captures()
-        self.fields: dict[FieldRef, object] = {}  # which field each reference stands for
+        self.fields: dict[FieldRef, ScalarField] = {}  # which field each reference stands for
         self.real_functions = RealFunctions()
         self.displays: dict[int, tuple[object, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
         self.random_stream: RandomStream | None = None  # None in functions that are called, which draw no random numbers

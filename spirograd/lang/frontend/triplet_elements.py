@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from spirograd.base.dtypes import i32
 from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar
@@ -27,13 +29,13 @@ class TripletElement(Lvalue):
         self.what = f"an entry of {describe(builder)}"
         self._position = index_values(key, 2, builder.name)
 
-    def load(self) -> object:
+    def load(self) -> NoReturn:
         raise type_error(f"{self.what} cannot be read", _HINT)
 
-    def store(self, value: object) -> None:
+    def store(self, value: object) -> NoReturn:
         raise type_error(f"{self.what} cannot be assigned", _HINT)
 
-    def atomic(self, kind: str, value: object) -> object:
+    def atomic(self, kind: str, value: object) -> NoReturn:
         raise type_error(f"{self.what} has no old value", _HINT)
 
     def update(self, kind: str, value: object) -> None:
@@ -43,7 +45,7 @@ class TripletElement(Lvalue):
             raise type_error(f"{self.what} is a scalar, got {describe(value)}")
         arrays, b = self.builder.arrays, scalar.builder()
         first = b.const(0, i32)
-        place: Value = Element(arrays["count"].ref, (first,)).atomic("add", 1)
+        place = scalar.as_value(Element(arrays["count"].ref, (first,)).atomic("add", 1))
         has_room = scalar.as_value(place < arrays["values"].shape[0]).op
         b.begin()
         for array, index in zip(("rows", "columns"), self._position):

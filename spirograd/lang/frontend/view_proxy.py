@@ -7,12 +7,13 @@ addresses need no rules of their own. Bounds of the view itself are checked here
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op
+from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.slices import padded
@@ -38,11 +39,14 @@ class ViewAxis(NamedTuple):
         return at if self.first is None else _address(ir.add, at, self.first)
 
 
-def _address(code: Any, a: Value, b: Value) -> Value:
+def _address(code: OpCode, a: Value, b: Value) -> Value:
     """Emit arithmetic on indices that are in range, so that it never wraps."""
     known = isinstance(scalar.known(a), int) and isinstance(scalar.known(b), int)
     a, b, _ = scalar.unify(a, b)
     return scalar.emit(code, a, b, attr=None if known else "nsw")
+
+
+Viewed = ArrayProxy | ScalarField | MatrixField | StructField | SharedArray
 
 
 class ViewProxy:
@@ -50,7 +54,7 @@ class ViewProxy:
 
     __sg_traceable__ = True
 
-    def __init__(self, base: Any, axes: Sequence[ViewAxis], name: str) -> None:
+    def __init__(self, base: Viewed, axes: Sequence[ViewAxis], name: str) -> None:
         self.base = base
         self.axes = tuple(axes)
         self.name = name
@@ -61,8 +65,7 @@ class ViewProxy:
 
     @property
     def dtype(self) -> DType:
-        dtype: DType = self.base.dtype
-        return dtype
+        return self.base.dtype
 
     @property
     def element_shape(self) -> ElementShape:
@@ -139,27 +142,25 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
 # --- slices ------------------------------------------------------------------------------------------------------------------
 
 
-def subview(base: Any, offset: object, size: Any = None) -> ViewProxy:
+def subview(base: ArrayProxy | ViewProxy, offset: object, size: object = None) -> ViewProxy:
     """Return a view of ``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
     if len(base.shape) != 1:
         raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
     begin = scalar.as_value(offset)
-    return sliced(base, slice(begin, None if size is None else scalar.add(begin, size)))
+    count = size if size is None or scalar.is_scalar(size) else scalar.as_value(size)
+    return sliced(base, slice(begin, None if count is None else scalar.add(begin, count)))
 
 
-def sliced(base: Any, key: Any) -> ViewProxy:
+def sliced(base: Viewed | ViewProxy, key: object) -> ViewProxy:
     """Return the view of an array, a field or a view at ``key``, which has slices in it."""
     what = describe(base)
     _refuse_fields(base)
-    of, axes, name = base, None, "a slice of " + _name(base)
     if isinstance(base, ViewProxy):
         of, axes, name = base.base, base.axes, base.name if base.name.startswith("a slice") else "a slice of " + base.name
+    else:
+        of, axes, name = base, tuple([ViewAxis(extent=scalar.as_value(n)) for n in base.shape]), "a slice of " + _name(base)
     parts = iter(padded(key, len(base.shape), what))
-    new_axes: list[ViewAxis] = []
-    for k in range(len(of.shape)):
-        outer = ViewAxis(extent=scalar.as_value(of.shape[k])) if axes is None else axes[k]
-        new_axes.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
-    return ViewProxy(of, new_axes, name)
+    return ViewProxy(of, [axis if axis.extent is None else _part(axis, next(parts), name, what) for axis in axes], name)
 
 
 def _refuse_fields(base: object) -> None:
@@ -172,7 +173,7 @@ def _refuse_fields(base: object) -> None:
         raise type_error(f"{describe(base)} {why}, and cannot be sliced", "use its indices")
 
 
-def _name(base: Any) -> str:
+def _name(base: Viewed) -> str:
     if isinstance(base, SharedArray):
         return f"`{base.ref.name}`"
     return f"`{base.decl.name if isinstance(base, ArrayProxy) else base.name}`"
