@@ -10,9 +10,8 @@ import ast
 import functools
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 from spirograd.base.records import dataclass
 from spirograd.lang import forms
@@ -30,7 +29,7 @@ class Callee:
 
     func: Func
     positional: tuple[object, ...] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, object] = field(default_factory=dict)
     has_object: bool = False
 
     @property
@@ -110,7 +109,7 @@ def is_hashable(x: object) -> bool:
 class Argument:
     """An argument of a call: its value, and the expression and the lvalue that it comes from, if it is that of a variable or of memory."""
 
-    value: Any
+    value: object
     node: ast.expr | None = None
     lvalue: Lvalue | None = None
 
@@ -122,8 +121,8 @@ def resolved(callee: object) -> Callee | None:
     if isinstance(callee, BoundFunc):
         return Callee(callee.func, (callee.instance,), has_object=True)
     if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct):
-        methods: Any = callee.__self__.methods.values()
-        return Callee(struct_method(callee.__func__), (callee.__self__,), has_object=True) if callee.__func__ in methods else None
+        is_method = any(method is callee.__func__ for method in callee.__self__.methods.values())
+        return Callee(struct_method(callee.__func__), (callee.__self__,), has_object=True) if is_method else None
     if isinstance(callee, types.MethodType) and callee.__func__ in KERNEL_METHODS:
         return Callee(KERNEL_METHODS[callee.__func__], (callee.__self__,))
     if isinstance(callee, types.MethodType) and isinstance(callee.__func__, Func):  # a class method, since Python 3.13
@@ -138,7 +137,7 @@ def resolved(callee: object) -> Callee | None:
 
 
 @functools.cache
-def struct_method(method: Any) -> Func:
+def struct_method(method: Callable[..., object]) -> Func:
     """Return a method of a struct type as a function that takes the struct by reference."""
     function = method.function if isinstance(method, Func) else method
     return Func(function, by_reference=(next(iter(inspect.signature(function).parameters)),))

@@ -35,7 +35,7 @@ _CHANGES = {
 _OWN_NAME = re.compile(r"^[\w.]+(\(\))? (?=missing|takes|got)")  # of the function, as Python's messages about arguments begin
 
 
-def _call(t: Tracer, node: ast.Call) -> Any:
+def _call(t: Tracer, node: ast.Call) -> object:
     callee, lvalue = _callee(t, node.func)
     t.at(node)
     form = FORMS.get(callee) if is_hashable(callee) else None
@@ -103,7 +103,7 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
         raise SpirogradCompilationError(message, t.b.loc) from error
 
 
-def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object], kwargs: dict[str, object]) -> Any:
+def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object], kwargs: dict[str, object]) -> object:
     """Call a function of the language, whose arguments may not fit."""
     try:
         return callee(*args, **kwargs)
@@ -113,7 +113,7 @@ def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object]
         raise SpirogradTypeError(f"`{name}`: {re.sub(_OWN_NAME, '', str(error))}", t.b.loc) from error
 
 
-def _check_change(t: Tracer, callee: Any, values: Sequence[object]) -> None:
+def _check_change(t: Tracer, callee: Callable[..., object], values: Sequence[object]) -> None:
     """Refuse a change of a Python list or dict inside of a loop or branch in which it was not made: it happens once, while compiling."""
     owner = getattr(callee, "__self__", None)
     if not isinstance(owner, (list, dict, set)) or callee.__name__ not in _CHANGES:

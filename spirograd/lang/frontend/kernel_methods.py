@@ -13,7 +13,7 @@ from spirograd.lang.frontend.func import Func, func
 from spirograd.lang.frontend.view_proxy import ViewProxy
 
 
-def _fill(memory: Any, value: Any) -> None:
+def _fill(memory: Any, value: object) -> None:
     for index in grouped(memory):
         memory[index] = value
 
