@@ -18,7 +18,7 @@ MOST = {
     "distributed": 73,
     "interop": 216,
     "ir": 123,
-    "lang": 1098,
+    "lang": 654,
     "llvmgen": 4,
     "runtime": 162,
     "spirvgen": 1,
