@@ -14,7 +14,7 @@ from spirograd.lang import forms
 from spirograd.lang.frontend.assumptions import Changes
 from spirograd.lang.frontend.call_targets import Callee, is_atomic, resolved, struct_method
 from spirograd.lang.frontend.runtime_values import is_runtime
-from spirograd.lang.frontend.syntax_facts import assigned
+from spirograd.lang.frontend.syntax_facts import assigned, object_of
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.struct import Struct
 
@@ -58,14 +58,13 @@ def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
 
 def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
     """Return what a name or dotted name stands for, if that is known without evaluating anything at run time."""
-    if isinstance(node, ast.Name):
-        held = t.frame.variables.get(node.id)
-        value = held if held is not None else t.frame.names.get(node.id)
+
+    def of_name(name: str) -> object:
+        held = t.frame.variables.get(name)
+        value = held if held is not None else t.frame.names.get(name)
         return value if variables or not is_runtime(value) else None
-    if isinstance(node, ast.Attribute):
-        base = static_callee(t, node.value)
-        return getattr(base, node.attr, None) if base is not None else None
-    return None
+
+    return object_of(node, of_name)
 
 
 def is_static(t: Tracer, node: ast.expr) -> bool:

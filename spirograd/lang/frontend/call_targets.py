@@ -18,7 +18,7 @@ from spirograd.lang import forms
 from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.kernel_methods import KERNEL_METHODS
 from spirograd.lang.frontend.lvalues import Lvalue
-from spirograd.lang.frontend.syntax_facts import assigned
+from spirograd.lang.frontend.syntax_facts import assigned, object_of
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.struct import Struct
 
@@ -68,7 +68,7 @@ def changed_parameters(func: Func) -> frozenset[str]:
 
 def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[ast.expr]:
     """Return the expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
-    callee = _found_outside(call.func, names)
+    callee = object_of(call.func, names.get)
     target = resolved(callee)
     if target is not None:
         return target.changed_by(call)
@@ -84,16 +84,6 @@ def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[a
 
 # Methods of vectors and matrices that give something, and change nothing.
 _READING = frozenset(name for name in vars(Matrix) if not name.startswith("_") and name != "fill")
-
-
-def _found_outside(node: ast.expr, names: Mapping[str, object]) -> object:
-    """Return what a name or a dotted name stands for; None if that is not among ``names``."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id)
-    if not isinstance(node, ast.Attribute):
-        return None
-    base = _found_outside(node.value, names)
-    return None if base is None else getattr(base, node.attr, None)
 
 
 def is_atomic(callee: object) -> bool:

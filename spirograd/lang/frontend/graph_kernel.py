@@ -23,6 +23,7 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend import graph_structure, source
 from spirograd.lang.frontend.graph_structure import Checkpoint, Loop, Node, Part, Sections, Structure
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.syntax_facts import object_of
 from spirograd.lang.graph_statements import GraphStatus
 from spirograd.lang.scalar import describe
 
@@ -215,18 +216,12 @@ class GraphKernel(Kernel):
 
     def _flag_memory(self, path: ast.expr, run: _Run) -> ScalarField | Ndarray:
         """Return the field or ndarray that decides."""
-        memory = self._found(path, run)
+        memory = object_of(path, lambda name: run.named[name] if name in run.named else self.source().names().get(name))
         if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
             problem = f"{label} decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got {describe(memory)}"
             raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
         return memory
-
-    def _found(self, path: ast.expr, run: _Run) -> object:
-        if isinstance(path, ast.Attribute):
-            return getattr(self._found(path.value, run), path.attr, None)
-        assert isinstance(path, ast.Name)
-        return run.named[path.id] if path.id in run.named else self.source().names().get(path.id)
 
 
 def _address(memory: ScalarField | Ndarray) -> int:

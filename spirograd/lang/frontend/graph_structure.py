@@ -17,6 +17,7 @@ from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.records import dataclass
 from spirograd.lang import forms, graph_statements
 from spirograd.lang.frontend.source import Source
+from spirograd.lang.frontend.syntax_facts import object_of
 
 _BLOCKS = (graph_statements.parallel_context, graph_statements.parallel, graph_statements.stream_parallel, graph_statements.checkpoint)
 _PURE_BUILTINS = tuple(getattr(builtins, name) for name in ("abs", "bool", "float", "int", "len", "max", "min", "round"))
@@ -228,10 +229,7 @@ class _Splitter:
 
     def _value(self, node: ast.expr) -> object:
         """Return what a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
-        if isinstance(node, ast.Attribute):
-            owner = self._value(node.value)
-            return None if owner is None else getattr(owner, node.attr, None)
-        return self.names.get(node.id) if isinstance(node, ast.Name) else None
+        return object_of(node, self.names.get)
 
     def _flag(self, what: str, call: ast.Call) -> ast.expr:
         if len(call.args) + len(call.keywords) != 1:
