@@ -21,6 +21,7 @@ from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element
+from spirograd.lang.frontend.runtime_values import where
 from spirograd.lang.frontend.sparse_elements import (
     cell_of,
     hidden_element,
@@ -30,7 +31,6 @@ from spirograd.lang.frontend.sparse_elements import (
     length_of,
     list_element,
     local,
-    where,
     word_and_bit,
 )  # fmt: skip
 from spirograd.lang.frontend.tracer import Tracer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -18,7 +19,7 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import component_index
-from spirograd.lang.frontend.runtime_values import Traced
+from spirograd.lang.frontend.runtime_values import Traced, where
 from spirograd.lang.frontend.view_proxy import Viewed, ViewProxy
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
@@ -165,16 +166,15 @@ class Element(Lvalue):
         if self.ref.dtype.kind != "bool" or kind not in ("and", "or"):
             self.atomic(kind, value)
             return
+
         # Storing True where the value is true (False where it is false) is `or` (`and`), in whatever order others do the same.
-        b = scalar.builder()
+        def put(at: tuple[Op, ...]) -> None:
+            scalar.builder().store(self.ref, *at, scalar.constant(kind == "or").op)
+
         self._accessed(atomic=True)
         for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
             changes = scalar.truth(v) if kind == "or" else scalar.logical_not(v)
-            b.begin()
-            b.store(self.ref, *at, scalar.constant(kind == "or").op)
-            then = b.end()
-            b.begin()
-            b.if_(scalar.cast(changes, self.ref.dtype).op, then, b.end())
+            where(changes, functools.partial(put, at))
 
     def compare_and_swap(self, expected: Scalar, desired: Scalar) -> Value:
         b = scalar.builder()

@@ -22,7 +22,7 @@ from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_own_function
-from spirograd.lang.frontend.runtime_values import Traced, leaves, rebuild
+from spirograd.lang.frontend.runtime_values import Traced, emit_if, leaves, rebuild, where
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
@@ -201,15 +201,16 @@ def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Valu
 
 def _where_active(active: Value, write: Callable[[], Traced | None]) -> Traced | None:
     """Return the result of ``write``, if it has one; where ``active`` is false, it is not run, and 0 is the result."""
-    b = scalar.builder()
-    condition = scalar.cast(active, u1).op
-    b.begin()
-    model = write()
-    values = [] if model is None else leaves(model)
-    then = b.end([v.op for v in values])
-    b.begin()
-    results = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
-    return None if model is None else rebuild(model, [Value(v) for v in results])
+    models: list[Traced] = []
+
+    def written() -> list[Value]:
+        model = write()
+        if model is not None:
+            models.append(model)
+        return [leaf for model in models for leaf in leaves(model)]
+
+    values = emit_if(scalar.cast(active, u1), written, lambda: [scalar.constant(0, v.dtype) for model in models for v in leaves(model)])
+    return rebuild(models[0], values) if models else None
 
 
 def from_zero(field: ScalarField, indices: Sequence[Op]) -> list[Value]:
@@ -307,14 +308,13 @@ def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value
     number = scalar.as_value(entry.load())
     if not activate:
         return scalar.as_value(arithmetic.max(number, NULL))  # BUSY: it is being activated
-    b = scalar.builder()
-    inactive = scalar.cast(number <= NULL, u1)
-    b.begin()
-    activated = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
-    _check_cells(level, activated != OVERFLOW)
-    then = b.end([activated.op])
-    b.begin()
-    return Value(b.if_(inactive.op, then, b.end([number.op]))[0])
+
+    def activated() -> list[Value]:
+        cell = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
+        _check_cells(level, cell != OVERFLOW)
+        return [cell]
+
+    return emit_if(scalar.cast(number <= NULL, u1), activated, lambda: [number])[0]
 
 
 def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
@@ -370,17 +370,6 @@ def is_set(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value])
     """Return whether a cell of a `bitmasked` node is active."""
     word, bit = word_and_bit(t, level, at, index)
     return (scalar.as_value(word.load()) & bit) != 0
-
-
-def where(condition: Value, then: Callable[[], object]) -> None:
-    """Emit what ``then`` does, under a condition."""
-    b = scalar.builder()
-    test = scalar.cast(condition, u1)
-    b.begin()
-    then()
-    region = b.end()
-    b.begin()
-    b.if_(test.op, region, b.end())
 
 
 def hidden_value(t: Tracer, field: ScalarField, at: Sequence[Value]) -> Value:
