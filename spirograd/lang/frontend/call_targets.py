@@ -66,16 +66,19 @@ def changed_parameters(func: Func) -> frozenset[str]:
     return func.changed
 
 
-def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[ast.expr]:
-    """Return the expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
-    callee = object_of(call.func, names.get)
+def known_to_change(call: ast.Call, callee: object) -> Sequence[ast.expr] | None:
+    """Return the expressions in a call of ``callee`` whose variables it may change; None if the callee is None, because it is not known."""
     target = resolved(callee)
     if target is not None:
         return target.changed_by(call)
-    if is_atomic(callee):
-        return call.args[:1]
-    if callee is not None:
-        return ()
+    return call.args[:1] if is_atomic(callee) else None if callee is None else ()
+
+
+def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[ast.expr]:
+    """Return the expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
+    known = known_to_change(call, object_of(call.func, names.get))
+    if known is not None:
+        return known
     if isinstance(call.func, ast.Attribute) and call.func.attr in _READING:
         return ()
     held = [call.func.value] if isinstance(call.func, ast.Attribute) else []
