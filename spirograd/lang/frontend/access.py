@@ -12,7 +12,7 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang.data.field import Field, ScalarField, StructField
 from spirograd.lang.data.slices import bounds_of, is_slice, parts_of
-from spirograd.lang.frontend.array_proxy import TripletsProxy
+from spirograd.lang.frontend.array_proxy import SHADOWS, TripletsProxy
 from spirograd.lang.frontend.lists import DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
 from spirograd.lang.frontend.memory_elements import element_of
@@ -26,8 +26,6 @@ from spirograd.lang.indexing import swizzle_of
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
-
-_SHADOWS = {"grad": "gradient", "dual": "dual"}  # Attributes of fields, and what messages call them.
 
 
 def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
@@ -90,10 +88,10 @@ def _member(container: Lvalue, name: str) -> Lvalue | None:
 
 def get_attribute(t: Tracer, base: object, name: str, text: str = "") -> object:
     """Return ``base.name`` of an object. ``text``: what messages call it."""
-    if name in _SHADOWS and isinstance(base, (ScalarField, StructField)) and not getattr(base, f"has_{name}")():
+    if name in SHADOWS and isinstance(base, (ScalarField, StructField)) and not getattr(base, f"has_{name}")():
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
         hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
-        raise type_error(f"{describe(base)} has no {_SHADOWS[name]}", hint)
+        raise type_error(f"{describe(base)} has no {SHADOWS[name]}", hint)
     getter = getattr(type(base), name, None)
     try:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():

@@ -17,7 +17,7 @@ from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.slices import padded
-from spirograd.lang.frontend.array_proxy import ArrayProxy, ElementShape, number_of
+from spirograd.lang.frontend.array_proxy import SHADOWS, ArrayProxy, ElementShape, Proxy
 from spirograd.lang.frontend.indices import integer_index
 from spirograd.lang.frontend.trip_counts import strided
 from spirograd.lang.groups import SharedArray
@@ -49,10 +49,8 @@ def _address(code: OpCode, a: Value, b: Value) -> Value:
 Viewed = ArrayProxy | ScalarField | MatrixField | StructField | SharedArray
 
 
-class ViewProxy:
+class ViewProxy(Proxy):
     """A view of ``base``, an array or a field of the kernel, with one entry of ``axes`` for each axis of that."""
-
-    __sg_traceable__ = True
 
     def __init__(self, base: Viewed, axes: Sequence[ViewAxis], name: str) -> None:
         self.base = base
@@ -72,37 +70,19 @@ class ViewProxy:
         return ElementShape(self.base.element_shape)
 
     @property
-    def size(self) -> Value:
-        """Number of elements."""
-        return number_of(self.shape)
-
-    @property
     def offset(self) -> Value:
         """The index in ``base`` of the first element of a one-dimensional view."""
         (axis,) = [axis for axis in self.axes if axis.extent is not None]
         return scalar.constant(0, i32) if axis.first is None else axis.first
 
-    @property
-    def grad(self) -> ViewProxy:
-        return self._shadow("grad")
-
-    @property
-    def dual(self) -> ViewProxy:
-        return self._shadow("dual")
-
     def _shadow(self, role: str) -> ViewProxy:
         if not isinstance(self.base, ArrayProxy) and not getattr(self.base, f"has_{role}")():
-            what = "gradient" if role == "grad" else "dual"
-            raise type_error(f"{describe(self.base)} has no {what}", f"declare it with `needs_{role}=True`")
+            raise type_error(f"{describe(self.base)} has no {SHADOWS[role]}", f"declare it with `needs_{role}=True`")
         return ViewProxy(getattr(self.base, role), self.axes, f"{self.name}.{role}")
 
     def subview(self, offset: object, size: object) -> ViewProxy:
         """Return a view of ``size`` elements of a one-dimensional view from its element ``offset`` on."""
         return subview(self, offset, size)
-
-    def fill(self, value: object) -> None:
-        """Stand for the loop that a kernel runs; see `kernel_methods`."""
-        raise AssertionError("kernels inline this")
 
     def __sg_describe__(self) -> str:
         return self.name if self.name.startswith("a slice") else f"the {len(self.shape)}-d {self.name}"
