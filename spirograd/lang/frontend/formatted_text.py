@@ -6,7 +6,7 @@ import ast
 import string
 from collections.abc import Mapping, Sequence
 
-from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite, PrintSite
+from spirograd.base.artifact import FAULT_MAX_OPERANDS, PrintSite
 from spirograd.base.dtypes import VOID
 from spirograd.ir import ops as ir
 from spirograd.lang import scalar
@@ -142,9 +142,7 @@ def emit_assert(condition: Value, parts: Sequence[Shown]) -> None:
         else:
             index, spec = part
             message += "..." if index >= len(operands) else f"{{{index}:{spec}}}" if spec else f"{{{index}}}"
-    b = scalar.builder()
-    site = FaultSite("assert", message, tuple(v.dtype for v in operands), b.loc)
-    b.emit(ir.check, condition.op, *[v.op for v in operands], attr=site, type=VOID)
+    scalar.emit_check("assert", condition, message, operands)
 
 
 HANDLERS: dict[type[ast.AST], Handler] = {ast.JoinedStr: _formatted}

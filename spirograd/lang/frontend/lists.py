@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, i32, u1
+from spirograd.base.dtypes import i32, u1
 from spirograd.base.wording import counted
-from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.field import Field, ScalarField, StructField
 from spirograd.lang.data.nodes import Dynamic, Place, SNode
@@ -39,13 +37,13 @@ class _List:
         """Add an entry, which is 0 but for values of some ``fields``, and return its number in the list."""
         t, node, index = self._t, self._node, self._index
         *outer, level = self._path.levels
-        entries, b = level.list, scalar.builder()
+        entries = level.list
         assert entries is not None
         around = cell_of(t, outer, index, True)
         number = scalar.as_value(list_element(t, entries, around, index).atomic("add", 1))
         fits = scalar.cast(number < entries.limit, u1)
         message = f"{node} has room for {entries.limit} entries in each list, and more were appended, which are lost; raise its `dimension`"
-        b.emit(ir.check, fits.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+        scalar.emit_check("cells", fits, message)
         number = scalar.as_value(arithmetic.min(number, entries.limit - 1))
         entry = [number if axis == entries.axis else v for axis, v in enumerate(index)]
         cell = entry_of(t, level, in_cell(around, level.digits, entry), entry, True)

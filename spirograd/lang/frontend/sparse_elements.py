@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, DType, i32, u1, u32
-from spirograd.ir import ops as ir
+from spirograd.base.artifact import FAULT_MAX_OPERANDS
+from spirograd.base.dtypes import DType, i32, u1, u32
 from spirograd.ir.nodes import FieldRef, Op
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import template
@@ -221,8 +220,7 @@ def from_zero(field: ScalarField, indices: Sequence[Op]) -> list[Value]:
 
 def check_index(field: ScalarField, given: Sequence[Op], index: Sequence[Value]) -> None:
     """Check, in debug mode, that an index is one of the field."""
-    trace = scalar.trace_of()
-    if not trace.options.debug:
+    if not scalar.trace_of().options.debug:
         return
     inside: scalar.Scalar = True
     for value, extent in zip(index, field.shape):
@@ -230,8 +228,7 @@ def check_index(field: ScalarField, given: Sequence[Op], index: Sequence[Value])
     shown = ", ".join([f"{{{k}}}" for k in range(len(given))])
     ranges = " x ".join([f"[{o}, {o + n})" for o, n in zip(field.origin or (0,) * len(given), field.shape)])
     message = f"index ({shown}) out of range of field `{field.name}`: {ranges}"
-    site = FaultSite("bounds", message, tuple([v.dtype for v in index][:FAULT_MAX_OPERANDS]), trace.b.loc)
-    trace.b.emit(ir.check, scalar.cast(inside, u1).op, *given[:FAULT_MAX_OPERANDS], attr=site, type=VOID)
+    scalar.emit_check("bounds", scalar.cast(inside, u1), message, [Value(op) for op in given[:FAULT_MAX_OPERANDS]])
 
 
 def local(digits: Digits, index: Sequence[Value]) -> list[Value]:
@@ -296,9 +293,8 @@ def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[
 
 
 def _check_cells(level: Level, enough: Value) -> None:
-    b = scalar.builder()
     message = f"{level.node} has memory for fewer active cells than the kernel activates: writes to the others are lost"
-    b.emit(ir.check, enough.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+    scalar.emit_check("cells", enough, message)
 
 
 def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:

@@ -10,8 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, i32, i64, promote, u32, u64, unsigned
+from spirograd.base.dtypes import DType, i32, i64, promote, u32, u64, unsigned
 from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
@@ -154,6 +153,4 @@ def _refuse(good: Value, extents: Sequence[Value], t: DType) -> None:
 
 def _check(good: Value, sizes: Sequence[Value], message: str, most: int) -> None:
     """Emit a check that the product of ``sizes`` is at most ``most``; ``good`` tells whether it is."""
-    b = scalar.builder()
-    site = FaultSite("space", message, tuple([n.dtype for n in sizes]), b.loc, most)
-    b.emit(ir.check, good.op, *[n.op for n in sizes], attr=site, type=VOID)
+    scalar.emit_check("space", good, message, sizes, most)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.base.artifact import FAULT_MAX_OPERANDS
+from spirograd.base.dtypes import DType, i32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
@@ -101,7 +101,6 @@ class ViewProxy(Proxy):
 
 def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> Value | None:
     """Return whether an index is in range, where that is checked: a failing check is reported."""
-    b = scalar.builder()
     if not scalar.trace_of().options.check_bounds:
         return None
     inside: Value | None = None
@@ -110,12 +109,10 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
         ok = scalar.bit_and(scalar.emit(ir.ge, index, scalar.constant(0, t)), scalar.emit(ir.lt, index, scalar.cast(extent, t)))
         inside = ok if inside is None else scalar.bit_and(inside, ok)
     assert inside is not None
-    operands = [*indices, *extents][:FAULT_MAX_OPERANDS]
     shown = [f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(2 * len(indices))]
     ranges = " x ".join(f"[0, {extent})" for extent in shown[len(indices) :])
     message = f"index ({', '.join(shown[: len(indices)])}) out of range of {name}: {ranges}"
-    site = FaultSite("bounds", message, tuple([value.dtype for value in operands]), b.loc)
-    b.emit(ir.check, inside.op, *[value.op for value in operands], attr=site, type=VOID)
+    scalar.emit_check("bounds", inside, message, [*indices, *extents][:FAULT_MAX_OPERANDS])
     return inside
 
 
@@ -204,15 +201,12 @@ def _check_range(first: Value, last: Value, step: int, extent: Value, size: Valu
     with tiles, only accesses are checked."""
     if not scalar.trace_of().options.check_bounds or scalar.trace_of().tiles:
         return
-    b = scalar.builder()
     zero = scalar.constant(0, i32)
     low, high = (first, last) if step > 0 else (last + 1, first + 1)
     good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(size, i32)))
     good = scalar.bit_or(good, scalar.emit(ir.eq, extent, zero))
     message = f"{name} from {{0}} to {{1}} is out of range: there are {{2}} indices"
-    operands = (first, last, scalar.cast(size, i32))
-    site = FaultSite("bounds", message, (i32, i32, i32), b.loc)
-    b.emit(ir.check, good.op, *[value.op for value in operands], attr=site, type=VOID)
+    scalar.emit_check("bounds", good, message, (first, last, scalar.cast(size, i32)))
 
 
 def needs_wide_counts(view: ViewProxy) -> bool:
