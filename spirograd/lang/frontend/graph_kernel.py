@@ -217,7 +217,7 @@ class GraphKernel(Kernel):
     def _flag_memory(self, path: ast.expr, run: _Run) -> ScalarField | Ndarray:
         """Return the field or ndarray that decides."""
         memory = object_of(path, lambda name: run.named[name] if name in run.named else self.source().names().get(name))
-        if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
+        if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or memory.element_shape:
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
             problem = f"{label} decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got {describe(memory)}"
             raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
@@ -230,7 +230,3 @@ def _address(memory: ScalarField | Ndarray) -> int:
         return int(memory.tree.allocation.address + memory._addresses(None)[0])
     array, index = (memory.arr, memory._index(None)) if isinstance(memory, BufferView) else (memory, None)
     return int(array.allocation.address + array._address(index))
-
-
-def _has_components(memory: object) -> bool:
-    return bool(getattr(memory, "element_shape", ()))

@@ -12,10 +12,10 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.frontend.active_cells import active_cells
-from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy, Proxy
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.trip_counts import extent, product
-from spirograd.lang.frontend.view_proxy import ViewProxy, needs_wide_counts
+from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.scalar import Scalar, Value, type_error
 
 
@@ -45,9 +45,7 @@ def loop_space(t: Tracer, space: object) -> LoopSpace | None:
         return _field_space(space) if cells is None else LoopSpace(*cells)
     if isinstance(space, forms.ndrange):
         return _ndrange_space(space)
-    if isinstance(space, ArrayProxy):
-        return _array_space(space)
-    return _view_space(space) if isinstance(space, ViewProxy) else None
+    return _elements(space) if isinstance(space, Proxy) else None
 
 
 def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
@@ -76,18 +74,13 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
     return LoopSpace(total, decode)
 
 
-def _view_space(view: ViewProxy) -> LoopSpace:
-    """Return all elements of a view: at most as many as its array has."""
-    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in view.shape] if needs_wide_counts(view) else view.shape), True)
-
-
-def _array_space(array: ArrayProxy) -> LoopSpace:
-    """Return all elements of an array."""
-    shape = array.shape
+def _elements(memory: Proxy) -> LoopSpace:
+    """Return all elements of an array or a view. Whether there may be more than i32 counts is part of the type of the array."""
+    shape, array = memory.shape, memory.base if isinstance(memory, ViewProxy) else memory
     if not shape:
         return LoopSpace(scalar.constant(1), lambda index: [])
-    # Whether an array may have more elements than i32 counts is part of its type.
-    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
+    is_wide = isinstance(array, ArrayProxy) and array.decl.wide
+    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if is_wide else shape), True)
 
 
 def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:

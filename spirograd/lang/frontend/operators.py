@@ -153,29 +153,25 @@ def _compare_objects(op: type[ast.cmpop], left: object, right: object) -> bool:
 # --- choices -----------------------------------------------------------------------------------------------------------------
 
 
-def _boolean(t: Tracer, node: ast.BoolOp) -> object:
-    return _operands_from(t, node, 0)
-
-
-def _operands_from(t: Tracer, node: ast.BoolOp, first: int) -> object:
-    """Return what ``and`` and ``or`` of Python give: the operand that decides, not its truth. Without short circuit only truth values are
-    left."""
+def _boolean(t: Tracer, node: ast.BoolOp, first: int = 0) -> object:
+    """Return what ``and`` and ``or`` of Python give for the operands from ``first`` on: the operand that decides, not its truth. Without
+    short circuit only truth values are left."""
     is_and = isinstance(node.op, ast.And)
     left = t.expression(node.values[first])
     if first == len(node.values) - 1:
         return left
     t.at(node)
     if not is_runtime(left):
-        return left if bool(left) != is_and else _operands_from(t, node, first + 1)
+        return left if bool(left) != is_and else _boolean(t, node, first + 1)
     if isinstance(left, Matrix):  # entry by entry, so there is nothing to skip
-        return (arithmetic.logical_and if is_and else arithmetic.logical_or)(left, _operands_from(t, node, first + 1))
+        return (arithmetic.logical_and if is_and else arithmetic.logical_or)(left, _boolean(t, node, first + 1))
     condition = scalar.truth(left)
     if not t.trace.options.short_circuit:
         combine = scalar.bit_and if is_and else scalar.bit_or
-        return combine(condition, scalar.truth(_operands_from(t, node, first + 1)))
+        return combine(condition, scalar.truth(_boolean(t, node, first + 1)))
 
     def otherwise() -> object:
-        right = _operands_from(t, node, first + 1)
+        right = _boolean(t, node, first + 1)
         truth = scalar.cast(scalar.truth(right), u1)
         return truth if scalar.is_scalar(right) and scalar.dtype_of(right) is u1 else right
 

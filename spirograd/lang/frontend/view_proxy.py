@@ -207,8 +207,3 @@ def _check_range(first: Value, last: Value, step: int, extent: Value, size: Valu
     good = scalar.bit_or(good, scalar.emit(ir.eq, extent, zero))
     message = f"{name} from {{0}} to {{1}} is out of range: there are {{2}} indices"
     scalar.emit_check("bounds", good, message, (first, last, scalar.cast(size, i32)))
-
-
-def needs_wide_counts(view: ViewProxy) -> bool:
-    """Return whether the number of its elements may need 64 bits."""
-    return isinstance(view.base, ArrayProxy) and view.base.decl.wide
