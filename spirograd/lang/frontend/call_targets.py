@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -21,6 +22,9 @@ from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.frontend.syntax_facts import assigned, object_of
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.struct import Struct
+
+# Functions of these packages do what kernels cannot do, however plain they look.
+_FOREIGN = frozenset(("numpy", "scipy", "torch", "jax", "cupy")) | (sys.stdlib_module_names - {"__main__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +111,43 @@ class Argument:
     lvalue: Lvalue | None = None
 
 
-def resolved(callee: object) -> Callee | None:
-    """Return the function of the kernel language that ``callee`` is; None if it is none."""
+def resolved(callee: object, plain: bool = False) -> Callee | None:
+    """Return the function of the kernel language that ``callee`` is; None if it is none. ``plain``: a Python function is one, too, which is
+    inlined as if it were decorated with `@func`."""
     if isinstance(callee, Func):
         return Callee(callee)
     if isinstance(callee, BoundFunc):
         return Callee(callee.func, (callee.instance,), has_object=True)
+    if isinstance(callee, types.FunctionType):
+        return Callee(_func_of(callee)) if plain and not _is_foreign(callee) else None
     if isinstance(callee, types.MethodType) and isinstance(callee.__self__, Struct):
         is_method = any(method is callee.__func__ for method in callee.__self__.methods.values())
         return Callee(struct_method(callee.__func__), (callee.__self__,), has_object=True) if is_method else None
     if isinstance(callee, types.MethodType) and callee.__func__ in KERNEL_METHODS:
         return Callee(KERNEL_METHODS[callee.__func__], (callee.__self__,))
-    if isinstance(callee, types.MethodType) and isinstance(callee.__func__, Func):  # a class method, since Python 3.13
-        return Callee(callee.__func__, (callee.__self__,), has_object=True)
+    if isinstance(callee, types.MethodType):
+        inner = resolved(callee.__func__, plain)
+        is_class_method = isinstance(callee.__func__, Func)  # since Python 3.13
+        return None if inner is None else Callee(inner.func, (callee.__self__, *inner.positional), inner.keywords, is_class_method)
     if isinstance(callee, functools.partial):
-        inner = resolved(callee.func)
-        if inner is None:
-            return None
-        return Callee(inner.func, (*inner.positional, *callee.args), {**inner.keywords, **callee.keywords})
-    method = getattr(type(callee), "__call__", None)  # noqa: B004 -- which one it is matters
-    return Callee(method, (callee,)) if isinstance(method, Func) else None
+        inner = resolved(callee.func, plain)
+        return None if inner is None else Callee(inner.func, (*inner.positional, *callee.args), {**inner.keywords, **callee.keywords})
+    method = None if isinstance(callee, type) else getattr(type(callee), "__call__", None)  # noqa: B004 -- which one it is matters
+    inner = resolved(method, plain) if isinstance(method, (Func, types.FunctionType)) else None
+    return None if inner is None else Callee(inner.func, (callee,))
+
+
+def _is_foreign(function: types.FunctionType) -> bool:
+    wrapped = hasattr(function, "__wrapped__")  # by a decorator: what runs is not what its source says
+    return wrapped or (function.__module__ or "").partition(".")[0] in _FOREIGN
+
+
+def _func_of(function: types.FunctionType) -> Func:
+    """Return ``function`` as a function of the kernel language, the same one for each call."""
+    func: Func | None = function.__dict__.get("__sg_func__")
+    if func is None:
+        func = function.__dict__["__sg_func__"] = Func(function)
+    return func
 
 
 @functools.cache

@@ -19,7 +19,6 @@ from spirograd.lang.frontend.inlining import call_function, call_with_values
 from spirograd.lang.frontend.lists import METHODS, DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.frontend.nondeterminism import check_callee, watched
-from spirograd.lang.frontend.plain_functions import plain_callee
 from spirograd.lang.frontend.runtime_values import contains_runtime
 from spirograd.lang.frontend.special_forms import FORMS
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -83,7 +82,7 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
     if not _is_traceable(callee) and contains_runtime(values):
         if getattr(callee, "__name__", "") == "format" and isinstance(getattr(callee, "__self__", None), str):
             return formatted(callee.__self__, args, kwargs)
-        plain = plain_callee(callee)
+        plain = resolved(callee, plain=True)
         if plain is None:
             raise python_call(callee)
         return call_with_values(t, plain, args, kwargs)
