@@ -74,19 +74,15 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
 
 
 class Parameter:
-    """A parameter of a kernel.
-
-    ``key`` returns the properties of a value that the compiled code depends on; ``keyed`` says whether there are any.
-    """
-
-    keyed = True
+    """A parameter of a kernel."""
 
     def __init__(self, name: str, kernel: str) -> None:
         self.name = name
         self.label = f"kernel `{kernel}`: argument `{name}`"  # The name in errors.
 
     def key(self, value: object) -> object:
-        raise NotImplementedError
+        """Return the properties of a value that the compiled code depends on. Parameters without any do not override this."""
+        return None
 
     def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
         """Return the objects that are known while compiling, each with the names of attributes that lead to it from ``value``."""
@@ -108,17 +104,12 @@ class Parameter:
 
 
 class ScalarParameter(Parameter):
-    keyed = False
-
     def __init__(self, name: str, kernel: str, t: DType) -> None:
         super().__init__(name, kernel)
         self.t = t
         # Values of this type in this range are packed as they are.
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
-
-    def key(self, value: object) -> object:
-        return None
 
     def declare(self, value: object, to: Declarations) -> object:
         return to.scalar(self.name, self.t)
@@ -136,24 +127,20 @@ class ScalarParameter(Parameter):
         if kind is TracedNumber:
             value = value.refuse(f"argument `{self.name}` here")
             kind = float
+        if isinstance(value, float) and kind is float and self.t.is_float:
+            return value
+        number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
         if self.t.is_float:
-            if isinstance(value, float) and kind is float:
-                return value
-            number = value
-            if not isinstance(value, (int, float, np.floating)) and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-                number = value.item()
             if not isinstance(number, (int, float, np.floating)):
                 raise self.misfit(f"a number ({self.t})", value)
             return self._float(number)
-        if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-            value = value.item()
-        if not isinstance(value, (int, bool)):
-            raise self.misfit(f"an integer ({self.t})", value)
+        if not isinstance(number, (int, bool)):
+            raise self.misfit(f"an integer ({self.t})", number)
         if self.t.kind == "bool":
-            return bool(value)
-        if not self.t.min <= value <= self.t.max:
-            raise self._too_large(value)
-        return int(value)
+            return bool(number)
+        if not self.t.min <= number <= self.t.max:
+            raise self._too_large(number)
+        return int(number)
 
     def _float(self, value: SupportsFloat) -> float:
         try:
@@ -169,17 +156,12 @@ class ScalarParameter(Parameter):
 class AggregateParameter(Parameter):
     """A parameter that is a vector, matrix or struct, by value."""
 
-    keyed = False
-
     def __init__(self, name: str, kernel: str, t: AggregateType) -> None:
         super().__init__(name, kernel)
         self.t = t
         self.leaves = [ScalarParameter(f"{name}.{k}", kernel, leaf) for k, leaf in enumerate(t.leaf_dtypes())]
         for leaf in self.leaves:
             leaf.label = self.label  # Users do not know the leaves by number.
-
-    def key(self, value: object) -> object:
-        return None
 
     def declare(self, value: object, to: Declarations) -> object:
         return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
@@ -399,7 +381,7 @@ def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]]
     names: dict[str, object] = {"getattr": getattr, "type": type, "ref": weakref.ref}
     keys = []
     for k, p in enumerate(parameters):
-        if p.keyed:
+        if type(p).key is not Parameter.key:
             names[f"key{k}"] = p.key
             value = x.item(x.name("args"), x.number(k))
             key = x.call(f"key{k}", value)
