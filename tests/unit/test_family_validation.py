@@ -155,7 +155,8 @@ def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
         Compared(Program("b", Path(), Path("b.py")), ran, Outcome("failed", "Error: no | way / at line 3")),
         Compared(Program("c", Path(), Path("c.py")), Outcome("late"), ran),
     ]
-    found = "1 equal to 1e-06, 1 apart by rounding, 1 apart on purpose, 1 apart by rounding (in double precision equal to 1e-09), **1 differ**: far by 5e-01"
+    found = "1 equal to 1e-06, 1 apart by rounding, 1 apart on purpose, 1 apart by rounding (in double precision equal to 1e-09)"
+    found += ", **1 differ**: far by 5e-01"
     assert results[0].verdict == f"{found}, 1.50 (30 / 20 ms; processor 4.00)"
     rows = renew({}, results)
     assert rows["a"][-1] == "1.50 (30 / 20 ms; processor 4.00)"

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import numpy as np
 
 from validation.family.programs import Program

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from validation.family import drawing, frames, windows
+from validation.family import drawing, frames, prefix_sums, windows
 from validation.family.memory import Memory
 
 NUDGE = 1.0 + 2.0**-23  # one unit in the last place
@@ -80,6 +80,8 @@ class Run:
         windows.install(taichi, windows.Frames((lambda: None) if self.options.frame else self.shown, self.drawn))
         if self.options.frame:
             frames.count(self.options.frame, taichi, self.shown)
+        if self.options.on == "taichi":
+            prefix_sums.install(taichi)
         self.memory.watch(taichi)
         self._fix_options()
         _add_old_names()
