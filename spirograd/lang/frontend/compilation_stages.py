@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import nodes
 from spirograd.lang import context
@@ -16,7 +18,7 @@ class Staged:
     def _label(self) -> str:
         raise NotImplementedError
 
-    def stages(self) -> dict[str, str | bytes]:
+    def stages(self) -> dict[str, Any]:
         """Return all stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
 
         Raises SpirogradRuntimeError before the first call.
@@ -47,7 +49,7 @@ class Staged:
     def asm(self) -> str:
         """Return the machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what
         each task takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
-        stages = self.stages()
+        stages = self._stages()
         text = stages["kernel.ptx"] if "kernel.ptx" in stages else self._some(".s", "assembly").popitem()[1]
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + str(text)
@@ -59,7 +61,7 @@ class Staged:
         return context.session().stages(kernel, generate)
 
     def _some(self, suffix: str, what: str) -> dict[str, str | bytes]:
-        stages = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
+        stages = {name: data for name, data in self._stages().items() if name.endswith(suffix)}
         if not stages:
             raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
         return stages
