@@ -10,7 +10,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradUnsupportedError, render
@@ -83,7 +83,7 @@ class GraphKernel(Kernel):
         return tuple([PartKernel(self.function, self._unfused_by, part) for part in parts])
 
     @once
-    def grad(self) -> Any:
+    def grad(self) -> object:
         if not self._structure.plain:
             problem = f"kernel `{self.function.__name__}` is a graph of several launches, and has no gradient as a whole"
             raise SpirogradUnsupportedError(problem, None, "call it in `with sg.ad.Tape(loss):`, which records each of its launches")
