@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, overload
 
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
@@ -49,23 +49,15 @@ def kernel(function: Callable[..., object] | None = None, **options: object) -> 
         problem = "the option `checkpoints` of `kernel` is for kernels that are graphs"
         raise SpirogradRuntimeTypeError(render(problem, None, "add `graph=True`"))
     unfused_by = "`kernel(graph=True)`" if options.get("graph") else "" if options.get("fuse", True) else "`kernel(fuse=False)`"
-    frame = sys._getframe(1)
-    if function is None:
+    frame, is_graph, checkpoints = sys._getframe(1), bool(options.get("graph")), bool(options.get("checkpoints"))
 
-        def decorate(f: Callable[..., object]) -> Kernel:
-            remember_outer_names(plain_function(f, "kernel"), frame)
-            return _made(f, unfused_by, options)
+    def decorate(f: Callable[..., object]) -> Kernel:
+        remember_outer_names(plain_function(f, "kernel"), frame)
+        if is_graph or "stream_parallel" in f.__code__.co_names:
+            return GraphKernel(f, unfused_by, is_graph, checkpoints)
+        return Kernel(f, unfused_by)
 
-        return decorate
-    remember_outer_names(plain_function(function, "kernel"), frame)
-    return _made(function, unfused_by, options)
-
-
-def _made(function: Callable[..., object], unfused_by: str, options: Mapping[str, object]) -> Kernel:
-    is_graph, checkpoints = bool(options.get("graph")), bool(options.get("checkpoints"))
-    if is_graph or "stream_parallel" in function.__code__.co_names:
-        return GraphKernel(function, unfused_by, is_graph, checkpoints)
-    return Kernel(function, unfused_by)
+    return decorate if function is None else decorate(function)
 
 
 @overload

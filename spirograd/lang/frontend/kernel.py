@@ -141,9 +141,8 @@ class Kernel(Staged, NearNames):
             if session.plain:
                 return self._run_as_python(session, args, kwargs)
             session, specialization, args = self.specialized(args, kwargs)
-            recorder = context.recorder()
-            if recorder is not None:
-                return self._record(recorder, session, specialization, args)
+            if context.recorder() is not None:
+                return self._launch(session, specialization, args)
         packer = specialization.unpacked
         if packer is None:
             packer = Packer()  # Does the same as `pack`, without the call.
@@ -266,16 +265,15 @@ class Kernel(Staged, NearNames):
         packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         return packer
 
-    def _record(
-        self, recorder: context.ProgramRecorder, session: Session, specialization: Specialization, args: Sequence[object]
-    ) -> object:
-        """Have ``recorder`` launch the kernel."""
-        if recorder.follows_numbers and (call := recorder.cells_of(self, args)) is not None:
+    def _launch(self, session: Session, specialization: Specialization, args: Sequence[object]) -> object:
+        """Launch the kernel, by the recorder of this thread if it has one."""
+        recorder = context.recorder()
+        if recorder is not None and recorder.follows_numbers and (call := recorder.cells_of(self, args)) is not None:
             kernel, passed, cells = call
             recorder.numbers_passed(cells)
             return kernel(*passed)
         packer = self.pack(session, specialization, args)
-        results = recorder.launch(self, specialization, packer, args)
+        results = specialization.plan.launch(packer) if recorder is None else recorder.launch(self, specialization, packer, args)
         specialization.finish(packer)
         return specialization.result(results)
 
@@ -354,13 +352,7 @@ class Kernel(Staged, NearNames):
             specialization = Specialization(
                 self.trace(session, bound), lambda kernel: session.prepare(kernel, on_op), (), self._steps(bound)
             )
-        recorder = context.recorder()
-        if recorder is not None:
-            return self._record(recorder, session, specialization, bound)
-        packer = self.pack(session, specialization, bound)
-        values = specialization.plan.launch(packer)
-        specialization.finish(packer)
-        return specialization.result(values)
+        return self._launch(session, specialization, bound)
 
     # --- inspection ------------------------------------------------------------------------------------------------------
 
