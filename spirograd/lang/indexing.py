@@ -7,11 +7,8 @@ from typing import TypeGuard, Union
 
 import numpy as np
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID
 from spirograd.base.errors import SpirogradIndexError, render
 from spirograd.base.loc import Loc
-from spirograd.ir import ops as ir
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value, type_error
@@ -66,9 +63,8 @@ def index_within(k: int, extent: int, message: str, hint: str) -> int:
 
 def report_index(message: str) -> None:
     """Report an index that is out of range, with checks, wherever the traced code runs."""
-    trace = scalar.trace_of()
-    if trace.options.check_bounds:
-        trace.b.emit(ir.check, scalar.constant(False).op, attr=FaultSite("bounds", message, (), trace.b.loc), type=VOID)
+    if scalar.trace_of().options.check_bounds:
+        scalar.emit_check("bounds", scalar.constant(False), message)
 
 
 def index_value(p: object) -> Value:

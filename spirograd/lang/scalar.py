@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, Union, overload
 
 import numpy as np
@@ -316,6 +316,13 @@ def emit(code: OpCode, *args: Value, t: Type | None = None, attr: object = None)
 
 def emit_select(condition: Value, a: Value, b: Value) -> Value:
     return emit(ir.select, condition, a, b)
+
+
+def emit_check(kind: str, good: Value, message: str, operands: Sequence[Value] = (), most: int = 0) -> None:
+    """Report ``message``, which names ``operands`` by their numbers, where ``good`` is false; see `FaultSite`."""
+    b = builder()
+    site = FaultSite(kind, message, tuple([v.dtype for v in operands]), b.loc, most)
+    b.emit(ir.check, good.op, *[v.op for v in operands], attr=site, type=VOID)
 
 
 def known(x: T) -> T | Number:

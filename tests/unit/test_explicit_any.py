@@ -18,12 +18,12 @@ MOST = {
     "distributed": 73,
     "interop": 216,
     "ir": 123,
-    "lang": 497,
+    "lang": 210,
     "llvmgen": 4,
     "runtime": 162,
     "spirvgen": 1,
     "transforms": 2,
-    "": 24,
+    "": 18,
 }
 
 
