@@ -86,11 +86,13 @@ class Services:
     session: Session | None = None
     after_allocation: Callable[[], None] | None = None
 
-    def gradient_of(self, kernel: object) -> object:
+    def gradient_of(self, kernel: Kernel) -> object:
         """Return the value of `kernel.grad`."""
         raise NotImplementedError
 
-    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(
+        self, kernel: Kernel, session: Session, specialization: Specialization, args: tuple[object, ...], returned: object
+    ) -> None:
         """Run the gradient of a kernel from memory as it was before the kernel."""
         raise NotImplementedError
 

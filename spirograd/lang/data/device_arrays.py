@@ -24,12 +24,13 @@ _HOST_TYPE = 1  # kDLCPU
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """An array on a device: ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
+    """An array on a device: ``shape``, ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
 
     ``stream``: the handle of the driver's stream with the work on the array, None if no work is pending. ``writable``: whether kernels may
     write to it.
     """
 
+    shape: tuple[int, ...]
     address: int
     nbytes: int
     contiguous: bool
@@ -66,12 +67,13 @@ def device_array(value: Any) -> DeviceArray | None:
     shape, size = interface["shape"], np.dtype(interface["typestr"]).itemsize
     strides = interface.get("strides")
     contiguous = strides is None or strides == _dense(shape, size) or 0 in shape
-    return DeviceArray(address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
+    return DeviceArray(tuple(shape), address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
 
 
 def _of_torch(tensor: Any) -> DeviceArray:
     stream = current_torch_stream(tensor.device.index)
-    return DeviceArray(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor.is_contiguous(), stream, True)
+    nbytes = tensor.numel() * tensor.element_size()
+    return DeviceArray(tuple(tensor.shape), tensor.data_ptr(), nbytes, tensor.is_contiguous(), stream, True)
 
 
 def current_torch_stream(ordinal: int) -> int | None:

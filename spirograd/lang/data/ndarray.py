@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from spirograd.lang.data.scalar_field import BuildElement
 from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
+if TYPE_CHECKING:
+    from spirograd.base.arguments import ArrayBinding
+
 
 class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
@@ -30,7 +33,7 @@ class Ndarray(Contents, HostScope):
 
     # Caches of launches: the state of the array that compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[object, ...] | None = None
-    _sg_binding: object = None
+    _sg_binding: ArrayBinding | None = None
     _sg_packed: tuple[object, ...] = ()
     # Numbers that launches pass in addition to the array: see `BufferView`.
     _sg_numbers: tuple[int, ...] = ()
