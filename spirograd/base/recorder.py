@@ -42,9 +42,7 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT]):
     Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, fields or ndarrays, and `Cell`.
     """
 
-    def launch(
-        self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]
-    ) -> tuple[Scalar, ...] | None:
+    def launch(self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]) -> tuple[Scalar, ...] | None:
         """Launch a kernel in place of its plan, and return its result. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
