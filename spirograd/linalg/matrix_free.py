@@ -20,7 +20,7 @@ from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.lang import arithmetic, forms
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import element_type
 from spirograd.lang.context import session
 from spirograd.lang.data.field import field
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray, ndarray
@@ -74,7 +74,7 @@ def _origin(x: Array) -> tuple[int, ...]:
 
 def _like(x: Array, needs_grad: bool = False) -> Array:
     shape = x.element_shape
-    dtype = MatrixType(shape[0], shape[1] if len(shape) == 2 else None, x.dtype) if shape else x.dtype
+    dtype = element_type(shape, x.dtype) if shape else x.dtype
     if isinstance(x, Ndarray):
         return ndarray(dtype, x.shape, needs_grad)
     vector: Array = field(dtype, x.shape, offset=_origin(x) or None, needs_grad=needs_grad)
