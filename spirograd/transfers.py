@@ -24,9 +24,8 @@ from spirograd.runtime import graph_recording
 from spirograd.runtime.allocations import Allocation, Memory
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from spirograd.base import protocols
+    from spirograd.lang.data.device_arrays import Tensor
 
 logger = logging.getLogger("spirograd")
 

@@ -25,7 +25,7 @@ from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.frontend.specialization import Specialization
 
 if TYPE_CHECKING:
-    import torch
+    from spirograd.lang.data.device_arrays import Tensor
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
 
@@ -119,9 +119,9 @@ class WrittenTensors:
     ``on_write``: a method that is called with the tensor, and which elements changed; held weakly.
     """
 
-    def __init__(self, on_write: Callable[[torch.Tensor, Array], None]) -> None:
+    def __init__(self, on_write: Callable[[Tensor, Array], None]) -> None:
         self._on_write = weakref.WeakMethod(on_write)
-        self._known: dict[int, tuple[torch.Tensor, Array]] = {}
+        self._known: dict[int, tuple[Tensor, Array]] = {}
 
     def before(self, launch: Launch) -> None:
         """Look for changes of the tensors that a launch is about to use."""

@@ -17,7 +17,7 @@ from spirograd.lang.language_options import LanguageOptions
 
 if TYPE_CHECKING:
     from spirograd.lang.data.ndarray import Ndarray
-    from spirograd.lang.data.regions import Region
+    from spirograd.lang.data.regions import CellRegion
 
 
 class OpValues(Protocol):
@@ -132,7 +132,7 @@ class Session(CompileTarget, Protocol):
     def field_memory(self, nbytes: int) -> Allocation:
         """Return memory of zeros for a field tree."""
 
-    def cells_memory(self, region: Region) -> CellPool:
+    def cells_memory(self, region: CellRegion) -> CellPool:
         """Return memory of zeros for the cells of a region of a sparse tree."""
 
     def transfers_by_kernel(self, allocation: Allocation) -> bool:

@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, Union
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from spirograd.lang.data.views import Block, HostView
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor as Tensor
 
     from spirograd.base.protocols import Allocation
     from spirograd.lang.data.exports import Exported
 
-    TorchDevice = torch.device | str | int | None
+    TorchDevice = Union[torch.device, str, int, None]
 
 _HOST_TYPE = 1  # kDLCPU
 
