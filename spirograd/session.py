@@ -41,7 +41,7 @@ from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.data.regions import Region
+from spirograd.lang.data.regions import CellRegion
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
 from spirograd.lang.session_protocol import OnOp
@@ -249,7 +249,7 @@ class Session:
         with graph_recording.paused():
             return self.memory.allocate(nbytes)
 
-    def cells_memory(self, region: Region) -> Pool:
+    def cells_memory(self, region: CellRegion) -> Pool:
         """Memory of zeros for the cells of a region of a sparse tree."""
         parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
@@ -320,7 +320,8 @@ class Session:
     @once
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
-        return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+        device = self.device
+        return DeviceLoops(self.launcher, device) if isinstance(device, RecordsLoops) and device.reads_flags else None
 
     def without_prints(self) -> contextlib.AbstractContextManager[None]:
         """Return a block whose launches repeat earlier ones: what they print is dropped."""

@@ -110,7 +110,8 @@ def _transform(memory: FieldOrArray, change: Callable[[Payload], None], what: st
     put: Callable[[Payload], None]
     contents: Payload
     if transport.takes_gpu:
-        contents, put = memory.to_torch(device="cuda").contiguous(), memory.from_torch
+        tensor = memory.to_torch(device="cuda").contiguous()
+        contents, put = tensor, lambda _: memory.from_torch(tensor)
     else:  # fields of different layouts give arrays with different strides
         contents, put = np.asarray(memory.to_numpy(), order="C"), memory.from_numpy
     with world.waiting(what):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.arguments import ALLOCATION_NAMES, Arguments
 from spirograd.base.artifact import CompiledKernel, part_name
@@ -16,7 +15,7 @@ from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
 
 
 class Freshness:

@@ -12,13 +12,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
 
 import numpy as np
 
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.allocator import DeviceRange, pinned
-from spirograd.runtime.devices.gpu.readback import CellReadback
+from spirograd.runtime.devices.gpu.readback import CellReadback, PinnedBlock
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cells
@@ -45,7 +44,7 @@ class Chunk:
 
     address: int
     view: memoryview
-    event: Any
+    event: int
     used: int = 0
     emptied: Future[int] | None = None
 
@@ -53,7 +52,7 @@ class Chunk:
 class GpuTransfers:
     """Transfers between host and device in the order of ``stream``; asynchronous readbacks use ``cells``. The device's lock guards it."""
 
-    def __init__(self, stream: Stream, cells: Cells, sides: SideStreams) -> None:
+    def __init__(self, stream: Stream, cells: Cells[PinnedBlock], sides: SideStreams) -> None:
         self._stream = stream
         self._sides = sides
         self._beside: int | None = None  # The stream of large readbacks.
