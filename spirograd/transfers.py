@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from spirograd.base import protocols
     from spirograd.lang.data.device_arrays import Tensor
 
+    class HasGradient(Protocol):
+        """An array of another library with a gradient."""
+
+        grad: object
+
+
 logger = logging.getLogger("spirograd")
 
 # Kernels may read and write this number of bytes at once, from the first one of an array on.
@@ -44,12 +50,6 @@ class Owner(Protocol):
 
     def raise_reported(self) -> None:
         """Raise what kernels have reported."""
-
-
-class HasGradient(Protocol):
-    """An array of another library with a gradient."""
-
-    grad: object
 
 
 def _requires_grad(value: object) -> TypeGuard[HasGradient]:

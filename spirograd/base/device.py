@@ -18,6 +18,26 @@ from spirograd.base.records import dataclass
 if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation
 
+    class TakesWork(Protocol):
+        """What steps give their work to: a device, or a recording of one."""
+
+        def launch(self, executable: object, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
+            """See `Device.launch`."""
+
+        def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+            """See `Device.fill`."""
+
+        def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+            """See `Device.copy`."""
+
+    class Lock(Protocol):
+        """A lock that compiled code takes and releases."""
+
+        def acquire(self, blocking: bool = True) -> bool: ...
+
+        def release(self) -> None: ...
+
+
 # The most bytes of one `Device.read_async`. Staging memory of this size is kept, so larger reads are made in pieces.
 READBACK_LIMIT = 1 << 20
 # The same for one `ReadsIntoMemory.read_into_async`.
@@ -133,19 +153,6 @@ class Assembler(Protocol):
 
 # Memory that work uses: allocations with the parts of them, "" for all; None for unknown memory.
 Uses = Sequence["tuple[Allocation | None, str]"]
-
-
-class TakesWork(Protocol):
-    """What steps give their work to: a device, or a recording of one."""
-
-    def launch(self, executable: object, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
-        """See `Device.launch`."""
-
-    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """See `Device.fill`."""
-
-    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """See `Device.copy`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -292,14 +299,6 @@ class KeepsCode(Protocol):
 
     def keep_code(self, cache: CodeCache | None) -> None:
         """Use ``cache``, if it is not None, for these functions. Called before the first `Device.load`."""
-
-
-class Lock(Protocol):
-    """A lock that compiled code takes and releases."""
-
-    def acquire(self, blocking: bool = True) -> bool: ...
-
-    def release(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)

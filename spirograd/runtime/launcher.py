@@ -19,7 +19,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
-from spirograd.base.device import CallsNatively, Device, Launch, Step, TakesWork
+from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
@@ -37,6 +37,7 @@ from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 
 if TYPE_CHECKING:
+    from spirograd.base.device import TakesWork
     from spirograd.base.protocols import Allocation, Scalar
 
 _NO_SIZES = AdstackSizes()

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Protocol, SupportsInt
+from typing import TYPE_CHECKING, Protocol, SupportsInt
 
 from spirograd.base.sizes.size_nodes import Add, Arg, Binary, Element, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
+
+if TYPE_CHECKING:
+
+    class Shaped(Protocol):
+        """An array argument, as far as sizes depend on it."""
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
 
 
 def floordiv(a: int, b: int) -> int:
@@ -26,15 +34,6 @@ OPERATIONS: dict[type[Binary], Callable[[int, int], int]] = {
     FloorDiv: floordiv,
     Mod: mod,
 }
-
-
-class Shaped(Protocol):
-    """An array argument, as far as sizes depend on it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
 # Reads the integer at a non-negative byte offset; 0 if it lies outside of the memory.
 ReadElement = Callable[[Element, int], int]
 

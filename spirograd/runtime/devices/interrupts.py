@@ -20,24 +20,23 @@ import weakref
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Protocol, Union, cast
+from typing import TYPE_CHECKING, Protocol, Union, cast
 
-from spirograd.base.device import Lock
+if TYPE_CHECKING:
+    from spirograd.base.device import Lock
+
+    class DeviceLock(Lock, Protocol):
+        """A re-entrant lock."""
+
+        def __enter__(self) -> bool: ...
+
+        def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None: ...
+
+        def _is_owned(self) -> bool: ...
+
 
 _SIGINT = int(signal.SIGINT)
-
-
 Handler = Callable[[int, Union[FrameType, None]], object]
-
-
-class DeviceLock(Lock, Protocol):
-    """A re-entrant lock."""
-
-    def __enter__(self) -> bool: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None: ...
-
-    def _is_owned(self) -> bool: ...
 
 
 class _Pending:

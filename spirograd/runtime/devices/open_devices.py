@@ -6,17 +6,18 @@ import atexit
 import os
 import sys
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.errors import SpirogradRuntimeError
 
+if TYPE_CHECKING:
 
-class OpenDevice(Protocol):
-    """A device that is open."""
+    class OpenDevice(Protocol):
+        """A device that is open."""
 
-    def close(self) -> None: ...
+        def close(self) -> None: ...
 
-    def _abandon(self) -> None: ...
+        def _abandon(self) -> None: ...
 
 
 class OpenDevices:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+
+    class Block(Protocol):
+        """``size`` bytes that the host addresses at ``host``."""
+
+        @property
+        def size(self) -> int: ...
+
+        @property
+        def host(self) -> int: ...
+
 
 _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14
 _DOUBLINGS = 6  # Bytes of later blocks.
 
-
-class Block(Protocol):
-    """``size`` bytes that the host addresses at ``host``."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def host(self) -> int: ...
-
-
-B = TypeVar("B", bound=Block)
+B = TypeVar("B", bound="Block")
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,6 @@ from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.base.sizes.evaluate import Shaped
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native import object_layout
@@ -23,6 +22,7 @@ from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_
 
 if TYPE_CHECKING:
     from spirograd.base.device import Lock
+    from spirograd.base.sizes.evaluate import Shaped
 
 _FIRST_ADDRESS = 8
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
