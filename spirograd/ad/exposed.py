@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from spirograd.lang.frontend.specialization import Specialization
 
 if TYPE_CHECKING:
     from spirograd.lang.data.device_arrays import Tensor
+P = ParamSpec("P")
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
 
@@ -152,10 +153,10 @@ class WrittenTensors:
             _call(self._on_write, tensor, changed)
 
 
-def _call(method: weakref.WeakMethod[Callable[..., None]], *args: object) -> None:
+def _call(method: weakref.WeakMethod[Callable[P, None]], *args: P.args, **kwargs: P.kwargs) -> None:
     call = method()
     if call is not None:
-        call(*args)
+        call(*args, **kwargs)
 
 
 def _bits(array: Array) -> Array:

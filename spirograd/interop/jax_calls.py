@@ -120,7 +120,12 @@ def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
         result.copy_from(run.copies[name].grad.dual)
 
 
-_WORKS: dict[str, Callable[..., None]] = {"launch": _launch, "gradient": _gradient, "tangent": _tangent, "hessian": _hessian}
+_WORKS: dict[str, Callable[[Call, Sequence[str], Sequence[str], list[Buffer], list[Buffer]], None]] = {
+    "launch": _launch,
+    "gradient": _gradient,
+    "tangent": _tangent,
+    "hessian": _hessian,
+}
 
 
 @once_in_process

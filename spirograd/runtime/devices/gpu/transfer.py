@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import ParamSpec
 
 import numpy as np
 
@@ -33,6 +34,9 @@ _ALIGNMENT = 64
 # Chunks that workers fill, and chunks that the device fills while workers empty the others.
 _FILLING = CHUNKS - 4
 _COMING = 4
+
+
+P = ParamSpec("P")
 
 
 @dataclass(slots=True, eq=False)
@@ -215,14 +219,14 @@ class GpuTransfers:
         """Copy on the host, in another thread."""
         return self._submit(ctypes.memmove, target, source, nbytes)
 
-    def _submit(self, work: Callable[..., int], *args: object) -> Future[int]:
+    def _submit(self, work: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> Future[int]:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "spirograd-transfer")
         try:
-            return self._workers.submit(work, *args)
+            return self._workers.submit(work, *args, **kwargs)
         except RuntimeError:  # While Python exits, no thread can be started.
             done: Future[int] = Future()
-            done.set_result(work(*args))
+            done.set_result(work(*args, **kwargs))
             return done
 
     def close(self) -> None:
