@@ -6,7 +6,7 @@ import atexit
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
@@ -16,7 +16,7 @@ from spirograd.base.once import one_at_a_time
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
-from spirograd.lang import context, scalar, session_protocol
+from spirograd.lang import context, scalar
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
@@ -25,6 +25,11 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
 from spirograd.session import Session
+
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.kernel import Kernel
+    from spirograd.lang.frontend.specialization import Specialization
+    from spirograd.lang.session_protocol import Session as SessionProtocol
 
 logger = logging.getLogger("spirograd")
 
@@ -56,7 +61,7 @@ class _Services(context.Services):
         return Gradient(kernel)
 
     def replay_gradient(
-        self, kernel: Kernel, session: session_protocol.Session, specialization: Specialization, args: tuple[object, ...], returned: object
+        self, kernel: Kernel, session: SessionProtocol, specialization: Specialization, args: tuple[object, ...], returned: object
     ) -> None:
         from spirograd.ad.replay import replay_gradient
 

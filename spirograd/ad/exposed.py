@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.frontend.specialization import Specialization
 
 if TYPE_CHECKING:
-    import torch
+    from spirograd.lang.data.device_arrays import Tensor
+P = ParamSpec("P")
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
 
@@ -119,9 +120,9 @@ class WrittenTensors:
     ``on_write``: a method that is called with the tensor, and which elements changed; held weakly.
     """
 
-    def __init__(self, on_write: Callable[[torch.Tensor, Array], None]) -> None:
+    def __init__(self, on_write: Callable[[Tensor, Array], None]) -> None:
         self._on_write = weakref.WeakMethod(on_write)
-        self._known: dict[int, tuple[torch.Tensor, Array]] = {}
+        self._known: dict[int, tuple[Tensor, Array]] = {}
 
     def before(self, launch: Launch) -> None:
         """Look for changes of the tensors that a launch is about to use."""
@@ -152,10 +153,10 @@ class WrittenTensors:
             _call(self._on_write, tensor, changed)
 
 
-def _call(method: weakref.WeakMethod[Callable[..., None]], *args: object) -> None:
+def _call(method: weakref.WeakMethod[Callable[P, None]], *args: P.args, **kwargs: P.kwargs) -> None:
     call = method()
     if call is not None:
-        call(*args)
+        call(*args, **kwargs)
 
 
 def _bits(array: Array) -> Array:

@@ -41,7 +41,7 @@ from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
-    import torch
+    from spirograd.lang.data.device_arrays import Tensor
 
 logger = logging.getLogger("spirograd")
 
@@ -380,7 +380,7 @@ class Tape(FollowsNumbers, NearNames):
         if changed.all():
             self._inactive.pop(key, None)
 
-    def _changed_tensor(self, tensor: torch.Tensor, changed: Array) -> None:
+    def _changed_tensor(self, tensor: Tensor, changed: Array) -> None:
         """End the gradients of the elements of a tensor that torch or NumPy replaced."""
 
         def clear() -> None:

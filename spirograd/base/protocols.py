@@ -27,6 +27,7 @@ class Allocation(Protocol):
     nbytes: int
     number: int
     generations: dict[str, int]
+    keep: object  # the owner of the memory, if that is another library
     shared: set[str]
 
     @property
@@ -96,13 +97,20 @@ class Allocation(Protocol):
         """Free the memory now."""
 
 
+class Watcher(Protocol):
+    """An observer of memory that is handed out: see `MemoryAllocator.watch`."""
+
+    def handed_out(self, allocation: Allocation, part: str) -> None:
+        """Note that a part of ``allocation`` may change without a `bump` from now on."""
+
+
 class MemoryAllocator(Protocol):
     """The allocator of a device: `runtime.allocations.Memory`."""
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
         """Return ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``). Raises OutOfDeviceMemory."""
 
-    def watch(self, watcher: object) -> bool:
+    def watch(self, watcher: Watcher) -> bool:
         """Call ``watcher.handed_out(allocation, part)`` whenever memory is handed out. Return whether any was handed out before."""
 
 

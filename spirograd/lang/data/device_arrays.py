@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, Union
 
 import numpy as np
 
@@ -16,23 +16,25 @@ from spirograd.lang.data.views import Block, HostView
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor as Tensor
 
     from spirograd.base.protocols import Allocation
     from spirograd.lang.data.exports import Exported
 
-    TorchDevice = torch.device | str | int | None
+    TorchDevice = Union[torch.device, str, int, None]
 
 _HOST_TYPE = 1  # kDLCPU
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """An array on a device: ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
+    """An array on a device: ``shape``, ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
 
     ``stream``: the handle of the driver's stream with the work on the array, None if no work is pending. ``writable``: whether kernels may
     write to it.
     """
 
+    shape: tuple[int, ...]
     address: int
     nbytes: int
     contiguous: bool
@@ -69,12 +71,13 @@ def device_array(value: object) -> DeviceArray | None:
     shape, size = interface["shape"], np.dtype(interface["typestr"]).itemsize
     strides = interface.get("strides")
     contiguous = strides is None or strides == _dense(shape, size) or 0 in shape
-    return DeviceArray(address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
+    return DeviceArray(tuple(shape), address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
 
 
 def _of_torch(tensor: torch.Tensor) -> DeviceArray:
     stream = current_torch_stream(tensor.device.index)
-    return DeviceArray(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor.is_contiguous(), stream, True)
+    nbytes = tensor.numel() * tensor.element_size()
+    return DeviceArray(tuple(tensor.shape), tensor.data_ptr(), nbytes, tensor.is_contiguous(), stream, True)
 
 
 def current_torch_stream(ordinal: int) -> int | None:
