@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
@@ -14,6 +14,7 @@ from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import Trace
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -41,9 +42,9 @@ class TracedKernel(NamedTuple):
     for the user, by what they are about."""
 
     kernel: Kernel
-    returns: Any
+    returns: ValueType | None
     captures: Captures
-    fields: Mapping[FieldRef, Any]
+    fields: Mapping[FieldRef, ScalarField]
     warnings: Mapping[Hashable, str]
 
 
@@ -136,7 +137,7 @@ def _refuse_assigned_arguments(source: Source, parameters: Sequence[Parameter]) 
 # --- the result --------------------------------------------------------------------------------------------------------------
 
 
-def _store_result(t: Tracer, returns: Any) -> tuple[TempRef, ...]:
+def _store_result(t: Tracer, returns: ValueType | None) -> tuple[TempRef, ...]:
     """Store the value of the kernel where the launcher reads it."""
     if returns is None:
         return ()

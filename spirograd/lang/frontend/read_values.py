@@ -16,7 +16,7 @@ import enum
 import functools
 import hashlib
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -91,12 +91,7 @@ class Values:
             raise Unrecordable(f"it reads more than {_MOST_VALUES} values")
         self._numbers[id(value)] = len(self.objects)
         self.objects.append(value)
-        for base in kind.__mro__:
-            if base in _TEXTS:
-                text, held = _TEXTS[base](value)
-                break
-        else:
-            text, held = _other(value)
+        text, held = _described(value)
         self.put(text)
         for one in held:
             self.add(one)
@@ -107,101 +102,176 @@ class Values:
 _Described = tuple[str, Iterable[object]]
 
 
-def _name(value: type | Callable[..., object]) -> str:
+@functools.singledispatch
+def _described(value: object) -> _Described:
+    """Return the text of a value, and the values that it holds, which are described after it."""
+    return _other(value)
+
+
+def _name(value: type | types.FunctionType) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _class(value: type) -> _Described:
+@_described.register
+def _(value: type) -> _Described:
     if type(value) not in (type, abc.ABCMeta, enum.EnumMeta) and not value.__module__.startswith("spirograd."):
         raise Unrecordable(f"it reads the class `{value.__name__}`, whose metaclass may do anything")
     return f"class {_name(value)}", list(value) if isinstance(value, enum.EnumMeta) else ()
 
 
-def _function(value: types.FunctionType) -> _Described:
+@_described.register
+def _(value: types.ModuleType) -> _Described:
+    return f"module {value.__name__}", ()
+
+
+@_described.register
+def _(value: types.FunctionType) -> _Described:
     return f"function {_name(value)}", (value.__defaults__, value.__kwdefaults__)
 
 
-def _array(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Described:
+@_described.register
+def _(value: types.MethodType) -> _Described:
+    return "method", (value.__func__, value.__self__)
+
+
+@_described.register
+def _(value: types.BuiltinFunctionType) -> _Described:
+    owner = value.__self__
+    return f"builtin {value.__qualname__}", () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+
+
+@_described.register(functools.partial)
+def _(value: functools.partial[object]) -> _Described:
+    return "partial", (value.func, value.args, value.keywords)
+
+
+@_described.register
+def _(value: Func) -> _Described:
+    function = value.function
+    assert isinstance(function, types.FunctionType)
+    return f"{type(value).__name__} {_name(function)}", (function.__defaults__, function.__kwdefaults__)
+
+
+@_described.register
+def _(value: BoundFunc) -> _Described:
+    return "bound", (value.func, value.instance)
+
+
+@_described.register
+def _(value: enum.Enum) -> _Described:
+    return f"enum {_name(type(value))}.{value.name}", (value.value,)
+
+
+# --- numbers and containers ----------------------------------------------------------------------------------------------------
+
+
+@_described.register(np.generic)
+def _(value: object) -> _Described:
+    assert isinstance(value, np.generic)
+    return f"number {value.dtype.str} {value.tobytes().hex()}", ()
+
+
+@_described.register(np.dtype)
+def _(value: object) -> _Described:
+    assert isinstance(value, np.dtype)
+    return f"dtype {value.str}", ()
+
+
+@_described.register
+def _(value: np.ufunc) -> _Described:
+    return f"ufunc {value.__name__}", ()
+
+
+@_described.register(np.ndarray)
+def _(value: object) -> _Described:
+    assert isinstance(value, np.ndarray)
     if type(value) is not np.ndarray or value.dtype.kind not in "biufcSU" or value.nbytes > _LARGEST_ARRAY:
         raise Unrecordable(f"it reads {describe(value)}")
     return f"array {value.dtype.str} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}", ()
 
 
-def _tuple(value: tuple[object, ...]) -> _Described:
+@_described.register(tuple)
+def _(value: tuple[object, ...]) -> _Described:
     if type(value) is not tuple and not hasattr(value, "_fields"):
         raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
     return f"{_name(type(value))} {len(value)}", value
 
 
-def _container(value: list[object] | set[object] | frozenset[object] | range | slice) -> _Described:
-    if type(value) not in (list, set, frozenset, range, slice):
+@_described.register(list)
+@_described.register(set)
+@_described.register(frozenset)
+def _(value: list[object] | set[object] | frozenset[object]) -> _Described:
+    if type(value) not in (list, set, frozenset):
         raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
-    if isinstance(value, (range, slice)):
-        return f"{type(value).__name__}", (value.start, value.stop, value.step)
     return f"{type(value).__name__} {len(value)}", value
 
 
-def _dict(value: dict[object, object]) -> _Described:
+@_described.register(range)
+@_described.register(slice)
+def _(value: object) -> _Described:
+    assert isinstance(value, (range, slice))
+    return type(value).__name__, (value.start, value.stop, value.step)
+
+
+@_described.register(dict)
+def _(value: dict[object, object]) -> _Described:
     if type(value) is not dict:
         raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
     return f"dict {len(value)}", [part for item in value.items() for part in item]
 
 
-def _builtin(value: types.BuiltinFunctionType) -> _Described:
-    owner = getattr(value, "__self__", None)
-    return f"builtin {value.__qualname__}", () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+# --- objects of the language -----------------------------------------------------------------------------------------------------
 
 
-def _matrix(value: Matrix) -> _Described:
-    return f"matrix {value.shape}", value.entries
+@_described.register
+def _(value: DType) -> _Described:
+    return f"type {value.name}", ()
 
 
-def _struct(value: Struct) -> _Described:
-    return f"struct {list(value.entries)} {list(value.methods)}", (*value.entries.values(), *value.methods.values())
+@_described.register
+def _(value: MatrixType) -> _Described:
+    return f"type {value.shape} {value.entry_dtype}", ()
 
 
-def _struct_type(value: StructType) -> _Described:
+@_described.register
+def _(value: StructType) -> _Described:
     text = f"struct type {value.name} {list(value.members)} {list(value.methods)}"
     return text, (*value.members.values(), *value.methods.values(), getattr(value, "defaults", None))
 
 
-def _field(value: Field) -> _Described:
+@_described.register
+def _(value: Matrix) -> _Described:
+    return f"matrix {value.shape}", value.entries
+
+
+@_described.register
+def _(value: Struct) -> _Described:
+    return f"struct {list(value.entries)} {list(value.methods)}", (*value.entries.values(), *value.methods.values())
+
+
+@_described.register
+def _(value: Field) -> _Described:
     if isinstance(value, StructField):
         names = [list(value.members), list(value.methods)]
         return f"struct field {names}", (*value.members.values(), *value.methods.values(), value.dtype)
     return "field", ()
 
 
-def _annotation(value: object) -> _Described:
+@_described.register
+def _(value: Ndarray) -> _Described:
+    return f"ndarray {array_signature(value)}", ()
+
+
+@_described.register(NdarrayType)
+@_described.register(Template)
+@_described.register(TripletsType)
+@_described.register(Reference)
+@_described.register(FunctionArgument)
+def _(value: object) -> _Described:
     return f"{type(value).__name__} {value!r} {getattr(value, 'boundary', '')}", ()
 
 
-_TEXTS: dict[type, Callable[..., _Described]] = {
-    np.generic: lambda value: (f"number {value.dtype.str} {value.tobytes().hex()}", ()),
-    np.dtype: lambda value: (f"dtype {value.str}", ()),
-    np.ndarray: _array,
-    np.ufunc: lambda value: (f"ufunc {value.__name__}", ()),
-    DType: lambda value: (f"type {value.name}", ()),
-    MatrixType: lambda value: (f"type {value.shape} {value.entry_dtype}", ()),
-    StructType: _struct_type,
-    enum.Enum: lambda value: (f"enum {_name(type(value))}.{value.name}", (value.value,)),
-    types.ModuleType: lambda value: (f"module {value.__name__}", ()),
-    type: _class,
-    types.FunctionType: _function,
-    types.MethodType: lambda value: ("method", (value.__func__, value.__self__)),
-    types.BuiltinFunctionType: _builtin,
-    functools.partial: lambda value: ("partial", (value.func, value.args, value.keywords)),
-    Func: lambda value: (f"{type(value).__name__} {_name(value.function)}", (value.function.__defaults__, value.function.__kwdefaults__)),
-    BoundFunc: lambda value: ("bound", (value.func, value.instance)),
-    Matrix: _matrix,
-    Struct: _struct,
-    Field: _field,
-    Ndarray: lambda value: (f"ndarray {array_signature(value)}", ()),
-    tuple: _tuple,
-    dict: _dict,
-    **dict.fromkeys((list, set, frozenset, range, slice), _container),
-    **dict.fromkeys((NdarrayType, Template, TripletsType, Reference, FunctionArgument), _annotation),
-}  # fmt: skip
+# --- objects of programs ---------------------------------------------------------------------------------------------------------
 
 
 def _other(value: object) -> _Described:
@@ -233,7 +303,8 @@ def compares_by_itself(value: object) -> bool:
     """Return whether a comparison of ``value``, or of what it holds, runs a method of the program."""
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         return any(map(compares_by_itself, value)) or (isinstance(value, dict) and any(map(compares_by_itself, value.values())))
-    return any(_defines(base, _COMPARING) for base in _written_classes(type(value)) or ())
+    cls: type = type(value)
+    return any(_defines(base, _COMPARING) for base in _written_classes(cls) or ())
 
 
 @functools.cache

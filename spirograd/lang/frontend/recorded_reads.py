@@ -12,8 +12,8 @@ import enum
 import hashlib
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from spirograd.ir.nodes import FieldRef
 from spirograd.lang import forms
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.call_targets import func_of
 from spirograd.lang.frontend.func import BoundFunc, Func
-from spirograd.lang.frontend.plain_functions import func_of
 from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values, compares_by_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
@@ -76,14 +76,14 @@ class Reads:
         """Record a value that every trace begins with."""
         self._add(value)
 
-    def name(self, function: Callable[..., object], name: str, value: object, loc: Loc | None) -> None:
+    def name(self, function: object, name: str, value: object, loc: Loc | None) -> None:
         """Record that ``function`` sees ``value`` under a name."""
         if self.refused:
             return
         base = self.values.number(function)
         if base is not None:
             self._event(Event("name", base, name, None, loc), value)
-        elif not _of_library(function) or name in function.__code__.co_freevars:
+        elif not _of_library(function) or name in _code(function).co_freevars:
             self.refuse(f"it reads `{name}` in a function that Python made while compiling")
 
     def attribute(self, owner: object, name: str, value: object, text: str, loc: Loc | None) -> None:
@@ -234,7 +234,7 @@ def _is_data(value: object) -> bool:
 def lines_of(source: Source, text: Text) -> int:
     """Return how many lines of the file, from the first of the function, decide what the function is: its own, and those after it up to the
     first that is neither empty nor a comment, which ends it. 0 means all of the file."""
-    first = source.function.__code__.co_firstlineno - 1
+    first = _code(source.function).co_firstlineno - 1
     if source.name == "<lambda>":
         return 0
     end = (source.tree.end_lineno or 0) + source.line_offset
@@ -243,11 +243,12 @@ def lines_of(source: Source, text: Text) -> int:
     return end + 1 - first
 
 
-def digest(function: Callable[..., object], text: Text, count: int, signature: str) -> str:
+def digest(function: object, text: Text, count: int, signature: str) -> str:
     """Return the hash of ``count`` lines of a function, see `lines_of`, of where it stands, and of its ``signature``."""
-    first = function.__code__.co_firstlineno - 1 if count else 0
+    code = _code(function)
+    first = code.co_firstlineno - 1 if count else 0
     lines = text.lines[first : first + count] if count else text.lines
-    parts = (text.file, str(function.__code__.co_firstlineno), str(len(lines)), signature, "".join(lines))
+    parts = (text.file, str(code.co_firstlineno), str(len(lines)), signature, "".join(lines))
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -267,7 +268,7 @@ def signature_of(func: Func) -> str:
 # --- reading again -----------------------------------------------------------------------------------------------------------
 
 
-def read_name(function: Callable[..., object], name: str) -> object:
+def read_name(function: object, name: str) -> object:
     """Return what ``function`` sees under a name. Raises LookupError or ValueError if it sees nothing."""
     assert isinstance(function, types.FunctionType)
     code = function.__code__
@@ -277,14 +278,21 @@ def read_name(function: Callable[..., object], name: str) -> object:
     return function.__globals__[name] if name in function.__globals__ else vars(builtins)[name]
 
 
-def python_function(value: object) -> Callable[..., object]:
+def python_function(value: object) -> types.FunctionType:
     """Return the function of Python that a described function is, or was made of."""
-    return value.function if isinstance(value, Func) else cast("Callable[..., object]", value)
+    function = value.function if isinstance(value, Func) else value
+    assert isinstance(function, types.FunctionType)
+    return function
+
+
+def _code(function: object) -> types.CodeType:
+    assert isinstance(function, types.FunctionType)
+    return function.__code__
 
 
 def text_and_signature(value: object) -> tuple[Text | None, str]:
     """Return the text of a described function, and its signature as text."""
-    func = value if isinstance(value, Func) else func_of(value)  # type: ignore[arg-type]
+    func = value if isinstance(value, Func) else func_of(python_function(value))
     return func._text, signature_of(func)
 
 

@@ -47,7 +47,6 @@ from spirograd.lang.leaves import ValueType
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable
 
     from spirograd.base.arguments import Plan
     from spirograd.lang.frontend.source import Source
@@ -60,7 +59,7 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, zlib.error)
 class Traced(NamedTuple):
     """The function of a kernel. ``text``: the text that it comes from; ``part``: see `Kernel.traced_part`."""
 
-    function: Callable[..., object]
+    function: types.FunctionType
     text: Text | None
     part: str
     parameters: Sequence[Parameter]
