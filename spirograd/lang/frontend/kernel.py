@@ -333,7 +333,7 @@ class Kernel(Staged, NearNames):
             _warn(session, recalled)
             return recalled, functools.partial(stored_traces.prepare_recalled, session)
         traced = self.trace(session, args, call.new_reads)
-        return traced, functools.partial(stored_traces.prepare_and_store, session, stored_traces.entry_of(call, traced))
+        return traced, stored_traces.PrepareAndStore(session, stored_traces.entry_of(call, traced))
 
     def traced_part(self) -> str | None:
         """Return the statements that are traced, as text, if they are a part of the function; None for a kernel that is not what its source

@@ -190,18 +190,25 @@ def entry_of(call: Call, traced: TracedKernel) -> Entry | None:
     return Entry(call.name, row, zlib.compress(to_text(traced.kernel, locs=True).encode("utf-8", "surrogatepass"), 1))
 
 
-def prepare_and_store(session: Session, entry: Entry | None, kernel: Kernel) -> Plan:
-    """Prepare the launch of a kernel that was traced, and keep the trace."""
-    plan = session.prepare(kernel)
-    if entry is not None:
-        locs, row = _Locs(), entry.row
-        row["key"] = plan.compiled.key
-        row["tasks"] = [locs.number(loc) for loc in (plan.locations() if plan.locations is not None else ())]
-        row["task_locs"] = locs.rows
-        others = [other for other in _entries(session, entry.name) if other["ir"] != row["ir"]]
-        session.store_trace(row["ir"], entry.text)
-        session.store_trace(entry.name, json.dumps([row, *others[: _MOST_ENTRIES - 1]], separators=(",", ":")).encode())
-    return plan
+class PrepareAndStore:
+    """Prepares the launch of a kernel that was traced, and stores the trace, which is then forgotten here."""
+
+    def __init__(self, session: Session, entry: Entry | None) -> None:
+        self._session, self._entry = session, entry
+
+    def __call__(self, kernel: Kernel) -> Plan:
+        session, entry = self._session, self._entry
+        plan = session.prepare(kernel)
+        if entry is not None:
+            locs, row = _Locs(), entry.row
+            row["key"] = plan.compiled.key
+            row["tasks"] = [locs.number(loc) for loc in (plan.locations() if plan.locations is not None else ())]
+            row["task_locs"] = locs.rows
+            others = [other for other in _entries(session, entry.name) if other["ir"] != row["ir"]]
+            session.store_trace(row["ir"], entry.text)
+            session.store_trace(entry.name, json.dumps([row, *others[: _MOST_ENTRIES - 1]], separators=(",", ":")).encode())
+            self._entry = None
+        return plan
 
 
 def prepare_recalled(session: Session, stored: StoredKernel) -> Plan:
