@@ -97,7 +97,7 @@ def get_attribute(t: Tracer, base: object, name: str, text: str = "") -> object:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():
             value = getattr(base, name)
         if t.captures.reads is not None:
-            t.captures.reads.attribute(base, name, value, text, t.b.loc)
+            t.captures.reads.attribute(base, name, value, text, t.captures.is_reachable(base), t.b.loc)
         return t.captures.attribute(base, name, value, text)
     except AttributeError:
         raise no_attribute(base, name) from None

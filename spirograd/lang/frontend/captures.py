@@ -68,6 +68,10 @@ class Captures:
         """Guard the attributes of ``obj``, which a launch reaches by ``path``: they may change between launches."""
         self._paths[id(obj)] = path
 
+    def is_reachable(self, owner: object) -> bool:
+        """Return whether a launch reaches ``owner`` from the arguments, as far as the trace knows by now."""
+        return id(owner) in self._paths
+
     def global_name(self, name: str, obj: object) -> object:
         """Return what ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
         if isinstance(obj, Field):

@@ -86,13 +86,14 @@ class Reads:
         elif not _of_library(function) or name in _code(function).co_freevars:
             self.refuse(f"it reads `{name}` in a function that Python made while compiling")
 
-    def attribute(self, owner: object, name: str, value: object, text: str, loc: Loc | None) -> None:
-        """Record an attribute of an object."""
+    def attribute(self, owner: object, name: str, value: object, text: str, reachable: bool, loc: Loc | None) -> None:
+        """Record an attribute of an object. It is recorded again once the object is ``reachable`` from the arguments of a launch: from then
+        on launches follow the attribute."""
         if self.refused or type(owner) in PLAIN:
             return
         base = self.values.number(owner)
         if base is not None:
-            self._event(Event("attribute", base, name, None, loc, text), value)
+            self._event(Event("attribute", base, name, None, loc, text), value, reachable)
         elif not _is_of_trace(owner):
             self.refuse(f"it reads `{text or name}` of an object that Python made while compiling")
 
@@ -163,8 +164,8 @@ class Reads:
         count = lines_of(source, text)
         self.events.append(Event("source", base, "", [count, digest(source.function, text, count, signature)]))
 
-    def _event(self, event: Event, value: object) -> None:
-        key = (event.kind, event.base, event.name, type(event.key), str(event.key))
+    def _event(self, event: Event, value: object, reachable: bool = False) -> None:
+        key = (event.kind, event.base, event.name, type(event.key), str(event.key), reachable)
         before = self._seen.get(key, _MISSING)
         if before is _MISSING:
             self._seen[key] = value

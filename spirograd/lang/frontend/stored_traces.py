@@ -93,11 +93,9 @@ class Call:
         code = self.function.__code__
         held = [cell.cell_contents for cell in self.function.__closure__ or () if _is_plain(cell)]
         constants = [value for value in self.constants() if type(value) in PLAIN]
-        parts = (
-            platform.python_version(), np.__version__, self.function.__module__, self.function.__qualname__, self._part, code.co_filename,
-            str(code.co_firstlineno), _code_text(code), repr(self.options), repr(captures.declarations.args), repr(held), repr(constants),
-        )  # fmt: skip
-        return "\0".join(parts)
+        where = (self.function.__module__, self.function.__qualname__, self._part, code.co_filename, code.co_firstlineno, _code_text(code))
+        parts = (platform.python_version(), np.__version__, where, self.options, captures.declarations.args, held, constants)
+        return "\0".join(map(repr, parts))
 
     def new_reads(self, source: Source) -> Reads | None:
         """Return the reads of a trace that begins: the kernel, and the arguments that are known while compiling."""

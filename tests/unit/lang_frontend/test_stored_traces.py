@@ -279,6 +279,43 @@ print(x[3], len(said), "is now 3.0" in said[0].getMessage(), "x[i] = FACTOR" in 
         assert run(tmp_path, program) == "2.0 1 True True"
 
 
+def test_attributes_are_followed_after_a_warm_start(tmp_path: Path) -> None:
+    """An object is first reached through a list, by which launches do not follow it, and then from the argument, by which they do."""
+    needs.need("cpu")
+    program = """
+import spirograd as sg
+sg.init(arch=sg.cpu)
+
+class Part:
+    def __init__(self):
+        self.factor, self.table = 2.0, sg.ndarray(sg.f32, 2)
+        self.table.fill(10.0)
+
+@sg.data_oriented
+class World:
+    def __init__(self):
+        self.parts = [Part()]
+        self.main = self.parts[0]
+
+    @sg.kernel
+    def total(self) -> sg.f32:
+        s = 0.0
+        for part in sg.static(self.parts):
+            s += part.factor + part.table[0] * 0
+        return s + self.main.table[1] + self.main.factor * 100
+
+world = World()
+found = [world.total()]
+world.main.table = sg.ndarray(sg.f32, 3)
+found.append(world.total())
+world.main.factor = 3.0
+found.append(world.total())
+print(*found)
+"""
+    for _ in range(2):
+        assert run(tmp_path, program) == "212.0 202.0 303.0"
+
+
 # --- texts of values ---------------------------------------------------------------------------------------------------------
 
 
