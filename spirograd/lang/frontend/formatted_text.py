@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite, PrintSite
-from spirograd.base.dtypes import VOID
+from spirograd.base.dtypes import VOID, i64
+from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.lang import scalar
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves
@@ -23,6 +25,12 @@ class FormattedText:
 
     def __init__(self, parts: list[object]) -> None:
         self.parts = parts
+
+    def __add__(self, other: object) -> FormattedText:
+        return FormattedText([*self.parts, *text_parts(other)]) if isinstance(other, (str, FormattedText)) else NotImplemented
+
+    def __radd__(self, other: object) -> FormattedText:
+        return FormattedText([other, *self.parts]) if isinstance(other, str) else NotImplemented
 
 
 def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
@@ -62,6 +70,48 @@ def formatted(text: str, args: Sequence[object], kwargs: Mapping[str, object]) -
             raise type_error(f"`format`: there is no argument for `{{{name}}}`") from None
         parts += _shown(value, spec or "", conversion == "r")
     return FormattedText(parts)
+
+
+# A conversion of `%`: a name, flags, a width, a precision, a letter.
+_CONVERSION = re.compile(r"%(?:\((?P<name>[^)]*)\))?(?P<flags>[-+ #0]*)(?P<width>\d*)(?P<precision>\.\d*)?[hlL]?(?P<letter>.?)", re.DOTALL)
+_LETTERS = {**{letter: letter for letter in "feEgGFxXo"}, **dict.fromkeys("diu", "d"), **dict.fromkeys("sra", "")}
+
+
+def percent_formatted(text: str, values: object) -> FormattedText:
+    """Return ``text % values`` with values that are known at run time only. Raises SpirogradTypeError for conversions that `%` lacks."""
+    remaining = list(values) if isinstance(values, tuple) else [values]
+    parts, end = list[object](), 0
+    for found in _CONVERSION.finditer(text):
+        parts.append(text[end : found.start()])
+        end = found.end()
+        if found["letter"] == "%":
+            parts.append("%")
+            continue
+        if found["name"] is not None and isinstance(values, Mapping) and found["name"] in values:
+            value = values[found["name"]]
+        elif found["name"] is None and remaining:
+            value = remaining.pop(0)
+        else:
+            raise type_error(f"`%`: there is no value for `{found[0]}`")
+        parts += _converted(value, found)
+    if remaining and not isinstance(values, Mapping):
+        raise type_error(f"`%`: {counted(len(remaining), 'value')} too many for {text!r}")
+    return FormattedText([*parts, text[end:]])
+
+
+def _converted(value: object, conversion: re.Match[str]) -> list[object]:
+    """Return the parts that show ``value`` as a conversion of `%` says."""
+    letter, flags, precision = conversion["letter"], conversion["flags"], conversion["precision"] or ""
+    if letter not in _LETTERS or (precision and letter not in "feEgGF"):
+        raise type_error(f"`%`: the conversion `{conversion[0]}` is not supported in kernels", "write `%d`, `%f`, `%.3f` or `%s`")
+    if _LETTERS[letter] == "d" and is_runtime(value):
+        value = scalar.cast(value, i64) if scalar.is_scalar(value) and scalar.dtype_of(value).is_float else value
+    elif not is_runtime(value):
+        return [conversion[0].replace(f"({conversion['name']})", "") % (value,)]
+    sign = next((flag for flag in "+ " if flag in flags), "")
+    align = "<" if "-" in flags else ">" if letter in "sra" and conversion["width"] else ""
+    zeros = "0" if "0" in flags and not align else ""
+    return _shown(value, f"{align}{sign}{'#' * ('#' in flags)}{zeros}{conversion['width']}{precision}{_LETTERS[letter]}", False)
 
 
 def _shown(value: object, spec: str, quoted: bool) -> list[object]:
