@@ -35,6 +35,7 @@ from spirograd.base.version import __version__ as __version__
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
+    SpirogradArrayError,
     SpirogradAssertionError,
     SpirogradBoundsError,
     SpirogradCallError,
@@ -243,6 +244,7 @@ __all__ = [
     "SNode",
     "ScalarField",
     "ScalarNdarray",
+    "SpirogradArrayError",
     "SpirogradAssertionError",
     "SpirogradBoundsError",
     "SpirogradCallError",

@@ -31,6 +31,7 @@ class Config:
     check_out_of_bound: bool = False
     detect_races: bool = False
     overflow: str = "error"
+    negative_powers: str = "truncate"
     fast_math: bool = True
     fuse_tasks: bool = True
     offline_cache: bool = True
@@ -94,7 +95,7 @@ _NO_EFFECT: dict[str, str] = {
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
 # The allowed values of options with a fixed set of values, by name.
-_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error", "warn")}
+_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error", "warn"), "negative_powers": ("truncate", "ignore_sign")}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 

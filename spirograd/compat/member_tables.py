@@ -57,13 +57,14 @@ def several_later(names: str) -> dict[str, str]:
 _DEFAULT_STREAM = 0
 
 
-def _init(arch: Any = None, **options: Any) -> None:
+def init(arch: Any = None, **options: Any) -> None:
     """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
-    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed. On CUDA and AMD's GPUs, all work goes
-    to the driver's default stream."""
+    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed; integers to negative
+    powers are those to the positive ones. On CUDA and AMD's GPUs, all work goes to the driver's default stream."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
     options.setdefault("overflow", "warn")
+    options.setdefault("negative_powers", "ignore_sign")
     api.init(arch, **options)
     sharing = context.session().sharing
     if sharing is not None:
@@ -88,7 +89,7 @@ MAIN: Names = {
     **EXCEPTIONS,
     **ARCHS,
     **LOG_LEVELS,
-    "init": _init,
+    "init": init,
     "reset": facade.reset,
     "DeviceCapability": facade.DeviceCapability,
     "rgb_to_hex": facade.rgb_to_hex,
@@ -100,7 +101,7 @@ _MISC: Names = {
     **AXES,
     **HINTS,
     **several(api, "is_extension_supported is_extension_enabled"),
-    "init": _init,
+    "init": init,
     "reset": facade.reset,
     "axes": axes,
     "loop_config": forms.loop_config,

@@ -225,10 +225,10 @@ class UnsizedType(AggregateType):
     def build(self, leaves: Sequence[object]) -> Matrix:
         raise self._unsized("its values have no fixed number of entries")
 
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[object]:
         raise self._unsized("its values have no fixed number of entries")
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> Any:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> object:
         raise self._unsized("fields cannot have elements of it")
 
     def _unsized(self, problem: str) -> SpirogradTypeError:
@@ -280,7 +280,8 @@ class NdarrayType(NearNames):
 
     ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``element_dim``: axes of an element, of any extent: the
     last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of elements; ``field_dim`` is its old
-    name. ``needs_grad``: accepted, without effect. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
+    name. ``needs_grad``: True refuses ndarrays without a gradient; with False, torch tensors are passed as if detached. ``boundary``:
+    "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
     __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def joint_shape(shapes: Sequence[Shape]) -> Shape:
         raise type_error(problem, "a vector is combined with each row of a matrix; the matrix product is `@`") from None
 
 
-def spread(entries: list[Any], shape: Shape, to: Shape) -> list[Any]:
+def spread(entries: list[object], shape: Shape, to: Shape) -> list[object]:
     """Return the row-major entries of a vector or matrix of ``shape``, repeated to the shape ``to``."""
     if shape == to:
         return entries

@@ -521,11 +521,15 @@ def _product(base: Value, n: int) -> Value:
 
 
 def _integer_power(a: Value, n: Value) -> Value:
-    """Return ``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
+    """Return ``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it), or
+    the power with the positive exponent if the options say so.
 
     With checks, negative exponents fail, and a square that no factor needs, and that may not fit, is not computed.
     """
-    b, debug, t, counting = builder(), trace_of().options.debug, a.dtype, n.dtype
+    b, options, t, counting = builder(), trace_of().options, a.dtype, n.dtype
+    debug, ignores_sign = options.debug, options.ignores_sign_of_powers
+    if ignores_sign and not debug and counting.is_signed:
+        n = Value(b.emit(ir.abs_, n.op))
     one, low, high = b.const(1, t), b.const(0, counting), b.const(1, counting)
     if debug and counting.is_signed:
         site = FaultSite("overflow", "{0} ** {1}: an integer to a negative power is no integer", (t, counting), b.loc)
@@ -538,7 +542,7 @@ def _integer_power(a: Value, n: Value) -> Value:
     factor = b.emit(ir.select, b.emit(ir.gt, left, high), base, one) if debug else base
     body = b.end([b.emit(ir.mul, base, factor), b.emit(ir.shr, left, high), next_out])
     result = b.while_([a.op, n.op, one], condition, body)[2]
-    if not counting.is_signed:
+    if not counting.is_signed or ignores_sign:
         return Value(result)
     inverse = b.cast(b.emit(ir.eq, a.op, one), t)
     if t.is_signed:

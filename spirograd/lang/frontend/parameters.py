@@ -15,7 +15,7 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.errors import SpirogradArrayError, SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
@@ -225,7 +225,7 @@ class ArrayParameter(Parameter):
         ndim = len(shape) - len(element)
         if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
             raise self.error(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
-        grad = bool(getattr(value, "requires_grad", False))
+        grad = self.t.needs_grad is not False and bool(getattr(value, "requires_grad", False))
         return dtype, ndim, tuple(element), grad, is_wide(shape, ())
 
     def declare(self, value: Any, to: Declarations) -> Any:
@@ -241,7 +241,7 @@ class ArrayParameter(Parameter):
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
-            raise self.error(problem, self._conversion(value, decl.dtype))
+            raise SpirogradArrayError(render(f"{self.label}: {problem}", None, self._conversion(value, decl.dtype)))
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
     def _conversion(self, value: object, dtype: DType) -> str:

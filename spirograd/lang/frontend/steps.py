@@ -72,6 +72,8 @@ class Packer(Arguments):
         """Return the place of flat argument ``number``: an ndarray, or an ``external`` array."""
         if external is None or isinstance(array, Ndarray):
             return self.session.bind(array_of(array))
+        if external.type.needs_grad is False and hasattr(array, "detach"):
+            array = array.detach()
         if self.transfers is None:
             self.transfers = self.session.transfers(self.gradients)
         return self.transfers.bind(array, external.type.element_shape_of(array.shape), number, external.label)
