@@ -10,7 +10,7 @@ from typing import Any
 import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.base import later
-from spirograd.compat import facade, internals, launch_graphs, log_functions
+from spirograd.compat import facade, internals, launch_graphs, log_functions, old_names
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType, VectorType
 from spirograd.lang.data.axes import axes
@@ -174,7 +174,7 @@ MODULES: dict[str, Names] = {
     "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph_statements),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
-    "experimental": {"real_func": real_func},
+    "experimental": {"real_func": old_names.experimental_real_func},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Raises SpirogradRuntimeTypeError for other options, and for ``checkpoints`` without ``graph``.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
+    if "pure" in options:
+        problem = "the kernel's parameter `pure` is deprecated. Please use parameter `fastcache`: both are accepted, without effect"
+        warnings.warn(problem, UserWarning, stacklevel=2)
     if options.get("checkpoints") and not options.get("graph"):
         problem = "the option `checkpoints` of `kernel` is for kernels that are graphs"
         raise SpirogradRuntimeTypeError(render(problem, None, "add `graph=True`"))
