@@ -83,7 +83,8 @@ _NO_EFFECT: dict[str, str] = {
     "set the environment variable SG_DUMP to the folder for dumps": "debug_dump_path",
     "`log_level` sets what is logged, and handlers of Python's logger `spirograd` where": "log_file verbose verbose_kernel_launches",
     "`sg.profiler.trace(path)` writes one": "timeline",
-    "the scheduler divides the iterations among threads; `cpu_max_num_threads` limits those": "default_cpu_block_dim",
+    "the scheduler divides the iterations among threads; `cpu_max_num_threads` limits those": """
+        cpu_fixed_block_dim cpu_per_worker_min_block_dim cpu_work_scheduling default_cpu_block_dim""",
     "memory is allocated as needed; `device_memory_GB` limits it": "device_memory_fraction",
     "tasks of large kernels are compiled on several threads; `offline_cache` keeps the result": "num_compile_threads",
     "the version of spirograd is unrelated to those of the family; compare `sg.__version__`": "require_version",

@@ -91,9 +91,8 @@ MAIN: Names = {
     **LOG_LEVELS,
     "init": init,
     "reset": facade.reset,
-    "DeviceCapability": facade.DeviceCapability,
-    "rgb_to_hex": facade.rgb_to_hex,
-    "hex_to_rgb": facade.hex_to_rgb,
+    **several(facade, "CPUWorkScheduling DeviceCapability dump_compile_config hex_to_rgb rgb_to_hex"),
+    "sparse_matrix_builder": types.sparse_matrix_builder,
 }
 
 _MISC: Names = {
@@ -145,6 +144,7 @@ MODULES: dict[str, Names] = {
     "lang._ndrange": several(forms, "ndrange"),
     "lang.kernel_impl": _KERNELS,
     "lang.util": internals.UTIL,
+    "lang._fast_caching": {"FIELD_METADATA_CACHE_VALUE": "add_value_to_cache_key"},  # a key of the metadata of members
     "lang._perf_dispatch": {"PerformanceDispatcher": PerformanceDispatcher},
     "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,11 +167,11 @@ def _flatten(x: object) -> list[object]:
 
 
 class VectorType(MatrixType):
-    """The type of vectors of n entries of ``dtype``."""
+    """The type of vectors of n entries of ``dtype``. ``unpacked`` has no effect: entries are scalars of their own always."""
 
     __slots__ = ()
 
-    def __init__(self, n: int, dtype: object) -> None:
+    def __init__(self, n: int, dtype: object, unpacked: bool = False) -> None:
         self._set((n,), dtype)
 
 
@@ -237,10 +239,10 @@ class UnsizedType(AggregateType):
         return type_error(f"the type `{self!r}` has no size: {problem}", hint)
 
 
-def vector(n: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
+def vector(n: int | None = None, dtype: object = None, unpacked: bool = False) -> MatrixType | UnsizedType:
     """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type; without ``n``, for those of
-    any size."""
-    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype)
+    any size. ``unpacked``, of Quadrants, has no effect: a vector in a kernel is n scalars, each of which may have a register."""
+    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype, unpacked)
 
 
 def matrix(n: int | None = None, m: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
@@ -325,6 +327,11 @@ class NdarrayType(NearNames):
             raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
         return cls(*parts)
 
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
+
     def _key(self) -> tuple[object, ...]:
         return (self.dtype, self.ndim, self.element_dim, self.element_shape, self.needs_grad, self.boundary)
 
@@ -368,6 +375,11 @@ class Template:
 
     __slots__ = ()
 
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Template)
 
@@ -379,6 +391,33 @@ class Template:
 
 
 template = Template
+
+
+class OptionalType:
+    """Annotation of an argument that may be None: ``types.NDArray[sg.f32, 1] | None``. ``inner``: the annotation of other values."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    @classmethod
+    def of(cls, annotation: object, other: None) -> OptionalType:
+        """Return the union of an annotation and None; NotImplemented for other unions."""
+        return cls(annotation) if other is None else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} | None"
+
+
+def without_none(annotation: object) -> object:
+    """Return the annotation X of ``X | None`` and ``Optional[X]``; None for others."""
+    if isinstance(annotation, OptionalType):
+        return annotation.inner
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return None
+    parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 else None
 
 
 class TripletsType:

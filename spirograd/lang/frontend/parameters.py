@@ -20,7 +20,7 @@ from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
+from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType, without_none
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, Ndarray, array_of
@@ -323,6 +323,31 @@ class TensorParameter(TemplateParameter):
         return self.array.steps(value, path) if is_array else super().steps(value, path)
 
 
+class OptionalParameter(Parameter):
+    """A parameter that may be None, which is fixed while compiling. ``inner``: the parameter for other values."""
+
+    def __init__(self, name: str, kernel: str, inner: Parameter) -> None:
+        super().__init__(name, kernel)
+        self.inner = inner
+        self.none = TemplateParameter(name, kernel)
+
+    def of(self, value: object) -> Parameter:
+        """Return the parameter for ``value``."""
+        return self.none if value is None else self.inner
+
+    def key(self, value: object) -> Any:
+        return self.of(value).key(value)
+
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
+        return self.of(value).constants(value)
+
+    def declare(self, value: object, to: Declarations) -> Any:
+        return self.of(value).declare(value, to)
+
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return self.of(value).steps(value, path)
+
+
 class Namespace:
     """An instance of a dataclass inside a kernel: its members are attributes."""
 
@@ -439,6 +464,9 @@ def make_parameter(name: str, annotation: object, options: LanguageOptions, kern
     """Return the kind of parameter of ``kernel`` for an annotation; raise SpirogradTypeError for an invalid one."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")
+    inner = without_none(annotation)
+    if inner is not None:
+        return OptionalParameter(name, kernel, make_parameter(name, inner, options, kernel))
     if annotation is NdarrayType:
         return ArrayParameter(name, kernel, NdarrayType())
     if isinstance(annotation, NdarrayType):
