@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 
 from spirograd.lang.frontend.func import RealFunc, plain_function, remember_outer_names
 
 
-def experimental_real_func(function: Callable[..., object]) -> RealFunc:
+def experimental_real_func(function: object) -> RealFunc:
     """Decorator: `real_func`, by its name from the time when it was experimental."""
     problem = "experimental.real_func is deprecated because it is no longer experimental. Use real_func instead."
     warnings.warn(problem, DeprecationWarning, stacklevel=2)
-    remember_outer_names(plain_function(function, "real_func"), sys._getframe(1))
-    return RealFunc(function)
+    plain = plain_function(function, "real_func")
+    remember_outer_names(plain, sys._getframe(1))
+    return RealFunc(plain)
