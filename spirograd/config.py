@@ -32,6 +32,7 @@ class Config:
     detect_races: bool = False
     overflow: str = "error"
     negative_powers: str = "truncate"
+    number_format: str = "shortest"
     fast_math: bool = True
     fuse_tasks: bool = True
     offline_cache: bool = True
@@ -96,7 +97,12 @@ _NO_EFFECT: dict[str, str] = {
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
 # The allowed values of options with a fixed set of values, by name.
-_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error", "warn"), "negative_powers": ("truncate", "ignore_sign")}
+_CHOICES = {
+    "ad_broken_chain": ("error", "warn", "ignore"),
+    "negative_powers": ("truncate", "ignore_sign"),
+    "number_format": ("shortest", "fixed"),
+    "overflow": ("error", "warn"),
+}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 

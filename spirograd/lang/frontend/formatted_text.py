@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite, PrintSite
-from spirograd.base.dtypes import VOID, i64
+from spirograd.base.dtypes import VOID, DType, f64, i64, u1
 from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.lang import scalar
@@ -118,7 +118,7 @@ def _shown(value: object, spec: str, quoted: bool) -> list[object]:
     """Return the parts that show a value."""
     if isinstance(value, FormattedText) and not spec:
         return value.parts
-    if not is_runtime(value):
+    if not is_runtime(value) and not (_is_formatted(value) and not spec and not quoted):
         return [_format(repr(value) if quoted else value, spec, describe(value))]
     for sample in {float if v.dtype.is_float else int for v in leaves(value)}:
         _format(sample(0), spec, describe(value))
@@ -134,7 +134,19 @@ def _format(value: object, spec: str, what: str) -> str:
 
 def text_parts(value: object) -> list[object]:
     """Return ``value`` as literal strings and (value, format spec) pairs."""
-    return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
+    if isinstance(value, FormattedText):
+        return value.parts
+    return [(value, "") if is_runtime(value) or _is_formatted(value) else str(value)]
+
+
+def _is_formatted(value: object) -> bool:
+    """Return whether the options say how ``value``, known while compiling, is printed."""
+    return scalar.trace_of().options.prints_fixed and (isinstance(value, (Matrix, Struct)) or scalar.is_number(value))
+
+
+def _fixed(dtype: DType) -> str:
+    """Return the format of the Taichi family for numbers of a type."""
+    return "d" if dtype is u1 else "" if not dtype.is_float else ".12f" if dtype is f64 else ".6f"
 
 
 def _holes(value: object, spec: str, operands: list[Value]) -> list[object]:
@@ -173,14 +185,16 @@ def _numbered(parts: Sequence[Any]) -> tuple[list[Any], list[Value]]:
 def emit_print(parts: Sequence[object]) -> None:
     """Print literal strings and (value, format spec) pairs."""
     merged, operands = _numbered(parts)
+    if scalar.trace_of().options.prints_fixed:
+        merged = [part if isinstance(part, str) else (part[0], part[1] or _fixed(operands[part[0]].dtype)) for part in merged]
     b = scalar.builder()
     site = PrintSite(tuple(merged), tuple(v.dtype for v in operands), b.loc)
     b.emit(ir.print_, *[v.op for v in operands], attr=site, type=VOID)
 
 
-def emit_assert(condition: Value, parts: Sequence[object]) -> None:
+def emit_assert(condition: Value, parts: Sequence[Any]) -> None:
     """Fail with a message of literal strings and (value, format spec) pairs unless ``condition`` holds."""
-    merged, operands = _numbered(parts)
+    merged, operands = _numbered([part if isinstance(part, str) or is_runtime(part[0]) else str(part[0]) for part in parts])
     operands = operands[:FAULT_MAX_OPERANDS]
     message = ""
     for part in merged:
