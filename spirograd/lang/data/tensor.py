@@ -38,6 +38,8 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
     any case, because one compiled kernel serves all arrays.
     """
 
+    __slots__ = ()  # so that `wrap` can change the class of a field
+
     layout: tuple[int, ...] | None
     shape: tuple[int, ...]
     dtype: Any
@@ -64,9 +66,13 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
 class MatrixTensor(Tensor):
     """A tensor of matrices."""
 
+    __slots__ = ()
+
 
 class VectorTensor(MatrixTensor):
     """A tensor of vectors."""
+
+    __slots__ = ()
 
 
 class ScalarFieldTensor(Tensor, ScalarField):
