@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
+from spirograd.base.near_names import NearNames
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
@@ -17,7 +18,7 @@ from spirograd.lang.scalar import describe
 if TYPE_CHECKING:
     from spirograd.lang.typed import Tensor as FieldOrArray
 else:
-    FieldOrArray = object
+    FieldOrArray = NearNames
 
 F = TypeVar("F", bound=ScalarField)
 
@@ -37,8 +38,6 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
     ``layout``: the axes from slowest to fastest in memory, None for row-major. The memory of a field follows it. Arrays are row-major in
     any case, because one compiled kernel serves all arrays.
     """
-
-    __slots__ = ()  # so that `wrap` can change the class of a field
 
     layout: tuple[int, ...] | None
     shape: tuple[int, ...]
@@ -66,13 +65,9 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
 class MatrixTensor(Tensor):
     """A tensor of matrices."""
 
-    __slots__ = ()
-
 
 class VectorTensor(MatrixTensor):
     """A tensor of vectors."""
-
-    __slots__ = ()
 
 
 class ScalarFieldTensor(Tensor, ScalarField):
