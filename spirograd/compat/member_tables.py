@@ -9,6 +9,7 @@ from typing import Any
 
 import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
+from spirograd.algorithms import in_kernels
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions, old_names
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
@@ -162,7 +163,7 @@ MODULES: dict[str, Names] = {
     "types.buffer_view_type": {"BufferViewType": BufferViewType},
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
-    "algorithms": public(algorithms),
+    "algorithms": public(algorithms) | several(in_kernels, in_kernels.NAMES),
     "linalg": public(linalg),
     "aot": {},
     **{f"{path}simt": several(simt, "Tile16x16 Tile32x32") for path in ("", "lang.")},
@@ -197,7 +198,6 @@ FALLBACKS: dict[str, Fallback] = {
     "": later.later,
     "graph": lambda name: later.later(name, {name: _NOT_IN_GRAPHS}, "graph."),
     "aot": lambda name: getattr(aot, name, None),  # not before it is used: it imports the compiler
-    "algorithms": lambda name: later.later(name, later.LATER_ALGORITHMS, "algorithms."),
     "profiler": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
     "profiler.kernel_metrics": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
     "tools": lambda name: later.later(name, later.LATER_TOOLS, "tools."),
