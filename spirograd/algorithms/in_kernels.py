@@ -203,7 +203,8 @@ def _select(arr: template(), flags: template(), out: template(), num_out: templa
 class _SelectInKernels(Func):
     """The function `select` in kernels; called in Python, `spirograd.algorithms.select`."""
 
-    __call__ = staticmethod(selections.select)
+    def __call__(self, *args: object, **kwargs: object) -> int:
+        return selections.select(*args, **kwargs)  # type: ignore[arg-type]
 
 
 select = _SelectInKernels(_select.function)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
@@ -27,7 +27,7 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
 
-Names = dict[str, Any]
+Names = dict[str, object]
 
 EXCEPTIONS: Names = {
     "{}AssertionError": errors.SpirogradAssertionError,
@@ -41,7 +41,7 @@ EXCEPTIONS: Names = {
 }
 
 
-def public(module: Any) -> Names:
+def public(module: ModuleType) -> Names:
     """Return the names that a module exports."""
     return {name: getattr(module, name) for name in module.__all__}
 
@@ -58,7 +58,7 @@ def several_later(names: str) -> dict[str, str]:
 _DEFAULT_STREAM = 0
 
 
-def init(arch: Any = None, **options: Any) -> None:
+def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
     gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed; integers to negative
     powers are those to the positive ones; numbers are shown with six digits behind the point. On CUDA and AMD's GPUs, all work goes to the
@@ -193,7 +193,7 @@ EMPTY_MODULES: dict[str, str] = {
 _NOT_IN_GRAPHS = "graphs of launches have `Arg`, `ArgKind`, `GraphBuilder`; kernels with `graph=True` have loops and sections"
 
 # Functions by module that return a stand-in for a missing name, or None.
-Fallback = Callable[[str], Any]
+Fallback = Callable[[str], object]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
     "graph": lambda name: later.later(name, {name: _NOT_IN_GRAPHS}, "graph."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
@@ -21,7 +21,14 @@ from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.indexing import shape_name
 from spirograd.lang.leaves import AggregateType, typed
 from spirograd.lang.matrix import Matrix, make, make_host_element
-from spirograd.lang.scalar import type_error
+from spirograd.lang.scalar import Scalar, type_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from spirograd.lang.data.enums import Layout
+    from spirograd.lang.data.field import FieldOptions
+    from spirograd.lang.data.tensor import TensorOptions
 
 
 class MatrixType(AggregateType):
@@ -119,10 +126,10 @@ class MatrixType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return (self.dtype,) * self.size
 
-    def build(self, leaves: Sequence[object]) -> Matrix:
+    def build(self, leaves: Sequence[Scalar]) -> Matrix:
         return make(leaves, self.shape)
 
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         if isinstance(value, (list, tuple)) or host_array(value) is not None:
             value = Matrix(value)
         if not isinstance(value, Matrix) or value.shape != self.shape:
@@ -130,17 +137,16 @@ class MatrixType(AggregateType):
         return list(value.entries)
 
     def converted(self, value: object) -> Matrix:
-        converted: Matrix = self.build(self.numbers_of(value)) if self.entry_dtype is None else super().converted(value)
-        return converted
+        return self.build(self.numbers_of(value) if self.entry_dtype is None else self.leaves_of(value))
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
 
     def cast(self, value: object) -> Matrix:
         """Return ``value`` converted to this type."""
         return self(value)
 
-    def field(self, shape: Any = None, **options: Any) -> fields.MatrixField:
+    def field(self, shape: object = None, **options: Unpack[FieldOptions]) -> fields.MatrixField:
         """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
@@ -148,12 +154,12 @@ class MatrixType(AggregateType):
         """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
         return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
-    def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
+    def tensor(self, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
         """Make a tensor of this type; the options are those of `tensor`."""
         return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
 
 
-def _flatten(x: object) -> list[object]:
+def _flatten(x: object) -> list[Scalar]:
     if scalar.is_scalar(x):
         return [x]
     if isinstance(x, Matrix):
@@ -224,13 +230,13 @@ class UnsizedType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         raise self._unsized("its values have no fixed number of entries")
 
-    def build(self, leaves: Sequence[object]) -> Matrix:
+    def build(self, leaves: Sequence[Scalar]) -> Matrix:
         raise self._unsized("its values have no fixed number of entries")
 
-    def numbers_of(self, value: object) -> list[object]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         raise self._unsized("its values have no fixed number of entries")
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> object:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> NoReturn:
         raise self._unsized("fields cannot have elements of it")
 
     def _unsized(self, problem: str) -> SpirogradTypeError:
@@ -239,10 +245,26 @@ class UnsizedType(AggregateType):
         return type_error(f"the type `{self!r}` has no size: {problem}", hint)
 
 
+@overload
+def vector(n: int, dtype: object = None, unpacked: bool = False) -> MatrixType: ...
+
+
+@overload
+def vector(n: None = None, dtype: object = None, unpacked: bool = False) -> UnsizedType: ...
+
+
 def vector(n: int | None = None, dtype: object = None, unpacked: bool = False) -> MatrixType | UnsizedType:
     """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type; without ``n``, for those of
     any size. ``unpacked``, of Quadrants, has no effect: a vector in a kernel is n scalars, each of which may have a register."""
     return UnsizedType(1, dtype) if n is None else VectorType(n, dtype, unpacked)
+
+
+@overload
+def matrix(n: int, m: int, dtype: object = None) -> MatrixType: ...
+
+
+@overload
+def matrix(n: None = None, m: None = None, dtype: object = None) -> UnsizedType: ...
 
 
 def matrix(n: int | None = None, m: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
