@@ -320,13 +320,13 @@ class OptionalParameter(Parameter):
         """Return the parameter for ``value``."""
         return self.none if value is None else self.inner
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         return self.of(value).key(value)
 
-    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
         return self.of(value).constants(value)
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         return self.of(value).declare(value, to)
 
     def steps(self, value: object, path: Path) -> list[Step]:
