@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.derivative import Access, Residual
+from spirograd.autodiff.derivative import PrimalAccess, Residual
 from spirograd.autodiff.residuals import Conflict, not_final, outer_key, residuals, too_late
 from spirograd.base.records import replace
 from spirograd.base.sizes.size_nodes import Size
@@ -88,14 +88,14 @@ def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> 
     return [op for op in primal.walk() if op in wanted]
 
 
-def memory_accesses(primal: Kernel) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+def memory_accesses(primal: Kernel) -> tuple[tuple[PrimalAccess, ...], tuple[PrimalAccess, ...]]:
     """Return the reads and the writes of ``primal``, one entry for each memory and first index. Atomics are both."""
-    reads: dict[tuple[object, Size | None], Access] = {}
-    writes: dict[tuple[object, Size | None], Access] = {}
+    reads: dict[tuple[object, Size | None], PrimalAccess] = {}
+    writes: dict[tuple[object, Size | None], PrimalAccess] = {}
     for op in primal.walk():
         ref = ref_of(op)
         if isinstance(ref, _OUTER) and ref.role == "primal" and op.code.effect in ("read", "write", "atomic"):
-            access = Access(ref, op.loc, first_index(op))
+            access = PrimalAccess(ref, op.loc, first_index(op))
             for firsts, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
                 if op.code.effect in effects:
                     firsts.setdefault((ref, access.first), access)
