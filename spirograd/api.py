@@ -22,7 +22,7 @@ from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
-from spirograd.session import Session
+from spirograd.session import Session, running
 
 logger = logging.getLogger("spirograd")
 
@@ -146,6 +146,14 @@ def reset() -> None:
 def sync() -> None:
     """Wait until all launches are done. Print what kernels printed, and raise SpirogradAssertionError or AdStackOverflow if one failed."""
     context.session().sync()
+
+
+def wait_for_tuning() -> None:
+    """Wait until the code that launches have asked to measure is compiled, which happens in the background: for tests and benchmarks. The
+    next launches measure it."""
+    tuner = running().tuner
+    if tuner is not None:
+        tuner.wait()
 
 
 class _CurrentConfig:
