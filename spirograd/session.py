@@ -199,7 +199,7 @@ class Session:
     def measured_choices(self) -> list[str]:
         """Return a line for each choice of code that launches of a kernel have made by its time."""
         tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.kernel)
-        return [f"{tuning.kernel}, {sentence}" for tuning in tunings for sentence in tuning.report()]
+        return [f"{tuning.kernel}, {choice}" for tuning in tunings for choice in tuning.choices()]
 
     def _is_tuned(self) -> bool:
         """Return whether launches may measure alternatives: they must be done when they return. Under checks, the alternatives differ in

@@ -210,7 +210,7 @@ class LaunchPlan:
 
     def measured_choices(self) -> list[str]:
         """Return a sentence for each choice between candidates that was made by measurement."""
-        return [] if self._tuning is None else self._tuning.report()
+        return [] if self._tuning is None else [str(choice) for choice in self._tuning.choices()]
 
     def _chosen(self, counts: Sequence[int | None]) -> object | None:
         """Return the executable of launches with these numbers of iterations; None while candidates are measured."""

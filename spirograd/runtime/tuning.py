@@ -12,17 +12,22 @@ A candidate is an executable of the same argument block, tasks and temporaries: 
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, cast
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.constraints import Count, one_of
+from spirograd.base.options import LANES, NO_LANES
 from spirograd.base.records import dataclass
+from spirograd.runtime.encoding import encoded
+from spirograd.runtime.typed_decoding import Damage, Decoder, Reader, loads
 
 if TYPE_CHECKING:
     from spirograd.runtime.launcher import Launcher, LaunchPlan
@@ -43,6 +48,7 @@ LONG = 1_000_000
 BETTER = 0.95
 # Candidates that take this many times as long as the best one run no more, by the number of rounds so far.
 DROPPED = {1: 4.0, 2: 1.5}
+NOTE = "choices 1"  # The name of what the offline cache keeps, with a number for its form.
 # Classes of extents of a kernel. Launches with further ones run as the cost model has it.
 MOST_CLASSES = 16
 
@@ -59,6 +65,42 @@ def worth_of(compilation: int) -> int:
 def extent_class(counts: Counts) -> ExtentClass:
     """Return the class of launches with these numbers of iterations."""
     return tuple([-1 if count is None else count.bit_length() // 2 for count in counts])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice by measurement, as the offline cache stores it. ``counts``: the numbers of iterations of the first launch, which stand for
+    their class; ``name``: the alternative, "" for the code of the cost model; ``times``: the shortest time of each candidate."""
+
+    counts: tuple[Count | None, ...]
+    name: Annotated[str, one_of("", LANES, NO_LANES)]
+    times: tuple[tuple[str, Count], ...]
+
+    def __str__(self) -> str:
+        extents = " and ".join(f"{count:,}" for count in self.counts if count is not None and count > 1)
+        measured = ", ".join(f"{_called(name)} {time / 1e6:.3f} ms" for name, time in self.times)
+        return f"measured{f' for about {extents} iterations' if extents else ''}: {_called(self.name)} chosen; {measured}"
+
+
+def _called(name: str) -> str:
+    return name or "the cost model's code"
+
+
+@functools.cache
+def _decoder() -> Decoder:
+    return Reader({Choice.__name__: Choice}).decoder(tuple[Choice, ...])
+
+
+def _decoded(data: bytes) -> tuple[Choice, ...]:
+    """Return the choices in ``data``; none if the data are of another version."""
+    try:
+        return cast("tuple[Choice, ...]", _decoder()(loads(data), ()))
+    except Damage:
+        return ()
+
+
+def _encoded(choices: tuple[Choice, ...]) -> bytes:
+    return json.dumps(encoded(choices, [], {Choice.__name__: Choice})).encode()
 
 
 @dataclass(slots=True, eq=False)
@@ -176,23 +218,21 @@ class Tuning:
 
     # --- candidates -------------------------------------------------------------------------------------------------------
 
-    def recall(self, choices: object) -> None:
-        """Use the choices of an earlier process, as `choices` returned them."""
-        if not isinstance(choices, list):
-            return
-        for counts, name, times in choices[:MOST_CLASSES]:
-            trial = self.trials.setdefault(extent_class(counts), Trial(counts))
-            trial.remembered = name
-            trial.times = times
-            if not name:
+    def recall(self, choices: tuple[Choice, ...]) -> None:
+        """Use the choices of an earlier process."""
+        for choice in choices[:MOST_CLASSES]:
+            trial = self.trials.setdefault(extent_class(choice.counts), Trial(choice.counts))
+            trial.remembered = choice.name
+            trial.times = dict(choice.times)
+            if not choice.name:
                 trial.chosen = self._base
         if any(trial.remembered for trial in self.trials.values()):
             self._request()
 
-    def choices(self) -> list[tuple[tuple[int | None, ...], str, dict[str, int]]]:
-        """Return the choices that were made by measurement, as data: numbers of iterations, name of the candidate, times."""
-        trials = [trial for trial in self.trials.values() if trial.chosen is not None and trial.times]
-        return [(trial.counts, trial.chosen.name, trial.times) for trial in trials if trial.chosen is not None]
+    def choices(self) -> tuple[Choice, ...]:
+        """Return the choices that were made by measurement."""
+        trials = [(trial, trial.chosen) for trial in list(self.trials.values()) if trial.times]
+        return tuple([Choice(trial.counts, chosen.name, tuple(sorted(trial.times.items()))) for trial, chosen in trials if chosen])
 
     def _request(self) -> None:
         self._requested = True
@@ -232,10 +272,6 @@ class Tuning:
             trial.chosen = self._base
         trial.left = list(self._candidates)
 
-    def report(self) -> list[str]:
-        """Return a sentence for each choice that was made by measurement."""
-        return [_sentence(*choice) for choice in self.choices()]
-
 
 def _is_exchangeable(one: CompiledKernel, other: CompiledKernel) -> bool:
     """Return whether one launch plan launches both."""
@@ -250,16 +286,6 @@ def _is_exchangeable(one: CompiledKernel, other: CompiledKernel) -> bool:
         tuple(other.faults),
         other.prints,
     ) and (tasks == [(task.name, task.begin, task.end, task.lanes) for task in other.tasks])
-
-
-def _sentence(counts: Iterable[int | None], name: str, times: dict[str, int]) -> str:
-    extents = " and ".join(f"{count:,}" for count in counts if count is not None and count > 1)
-    measured = ", ".join(f"{_called(other)} {time / 1e6:.3f} ms" for other, time in sorted(times.items()))
-    return f"measured{f' for about {extents} iterations' if extents else ''}: {_called(name)} chosen; {measured}"
-
-
-def _called(name: str) -> str:
-    return name or "the cost model's code"
 
 
 class Tuner:
@@ -285,17 +311,17 @@ class Tuner:
         tuning = Tuning(self, plan, compile, worth_of(compilation))
         kept = None if self._cache is None else self._cache.note(self._note(plan.compiled))
         if kept is not None:
-            tuning.recall(json.loads(kept))
+            tuning.recall(_decoded(kept))
         self.tunings.add(tuning)
         plan.tune(tuning)
 
     def remember(self, tuning: Tuning) -> None:
         """Keep the choices of ``tuning`` for later processes."""
         if self._cache is not None:
-            self._cache.keep_note(self._note(tuning._compiled), json.dumps(tuning.choices()).encode())
+            self._cache.keep_note(self._note(tuning._compiled), _encoded(tuning.choices()))
 
     def _note(self, compiled: CompiledKernel) -> str:
-        return f"choices 1\0{compiled.key}\0{self._device}"
+        return f"{NOTE}\0{compiled.key}\0{self._device}"
 
     # --- the thread -------------------------------------------------------------------------------------------------------
 

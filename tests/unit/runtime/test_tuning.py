@@ -97,7 +97,7 @@ def test_the_fastest_stays(clock: Clock) -> None:
     plan.run(9)
     assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 2, "model", "no lanes", "no lanes"]
     assert plan.tuning.chosen((1000,)) == "no lanes"
-    assert plan.tuning.report() == [
+    assert [str(choice) for choice in plan.tuning.choices()] == [
         "measured for about 1,000 iterations: no lanes chosen; the cost model's code 20.000 ms, lanes 30.000 ms, no lanes 15.000 ms"
     ]
 
@@ -125,7 +125,7 @@ def test_short_kernels_are_not_tuned(clock: Clock) -> None:
     plan.run(1)
     assert plan.tuning.chosen((1000,)) == "model"
     plan.run(10_000)
-    assert plan.tuning.report() == []
+    assert plan.tuning.choices() == ()
 
 
 def test_few_launches_are_not_tuned(clock: Clock) -> None:
@@ -169,7 +169,7 @@ def test_classes_of_extents_choose_by_themselves(clock: Clock) -> None:
     plan.run(9, 4096)
     assert plan.tuning.chosen((4096,)) == "model"
     assert plan.tuning.chosen((1000,)) == "no lanes"
-    assert len(plan.tuning.report()) == 2
+    assert len(plan.tuning.choices()) == 2
 
 
 def test_too_many_classes_run_as_the_model_has_it(clock: Clock) -> None:
@@ -200,12 +200,12 @@ def test_choices_are_remembered(clock: Clock) -> None:
     plan.run(3)
     tuner.wait()
     plan.run(9)
-    before = plan.tuning.report()
+    before = plan.tuning.choices()
     plan, tuner = tuned(clock, cache=cache, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
     tuner.wait()
     plan.run(2)
     assert clock.launched == ["no lanes"] * 2
-    assert plan.tuning.report() == before
+    assert plan.tuning.choices() == before
 
 
 def test_the_model_is_remembered_without_compiling(clock: Clock) -> None:
@@ -229,3 +229,11 @@ def test_a_closed_tuner_compiles_nothing(clock: Clock) -> None:
     plan.run(20)
     tuner.wait()
     assert set(clock.launched) == {"model"}
+
+
+def test_notes_of_another_form_are_ignored(clock: Clock) -> None:
+    cache = Notes()
+    for data in (b"[", b"[1]", b'[{"class": "Choice", "counts": [1], "name": "both", "times": []}]'):
+        cache.notes = dict.fromkeys([f"{tuning.NOTE}\0key\0a device"], data)
+        plan, _ = tuned(clock, cache=cache, model=MS)
+        assert plan.tuning.choices() == ()
