@@ -18,7 +18,9 @@ import logging
 import math
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -42,9 +44,9 @@ FEW = 8
 # The least time in a kernel before its alternatives are compiled.
 LEAST_SPENT = 50_000_000
 # How often each candidate runs, if launches take LONG or more, and otherwise.
-ROUNDS, MANY_ROUNDS = 3, 8
+ROUNDS, MANY_ROUNDS = 4, 10
 LONG = 1_000_000
-# The part of the time of the cost model's code that an alternative must need at most.
+# The part of the time of the cost model's code that an alternative must need at most: of the shortest time, while its median is no longer.
 BETTER = 0.95
 # Candidates that take this many times as long as the best one run no more, by the number of rounds so far.
 DROPPED = {1: 4.0, 2: 1.5}
@@ -113,7 +115,8 @@ class Candidate:
 
 class Trial:
     """The launches of one class of extents. ``chosen``: the candidate that runs from now on; None while that is open. ``times``: the
-    shortest time of each candidate that was measured, by name. ``counts``: the numbers of iterations of the first launch."""
+    shortest time of each candidate that was measured, by name; ``runs``: all its times. ``counts``: the numbers of iterations of the first
+    launch."""
 
     __slots__ = ("chosen", "counts", "launches", "left", "remembered", "runs", "shortest", "spent", "times")
 
@@ -121,7 +124,7 @@ class Trial:
         self.counts = tuple(counts)
         self.chosen: Candidate | None = None
         self.times: dict[str, int] = {}
-        self.runs: dict[str, int] = {}
+        self.runs: defaultdict[str, list[int]] = defaultdict(list)
         self.left: list[Candidate] = []  # Candidates that may still be chosen, once they are compiled.
         self.launches = self.spent = 0
         self.shortest: float = math.inf
@@ -129,15 +132,16 @@ class Trial:
 
     def next(self, base: Candidate) -> Candidate:
         """Return the candidate of the next launch."""
-        return min(self.left, key=lambda candidate: self.runs.get(candidate.name, 0), default=base)
+        return min(self.left, key=lambda candidate: len(self.runs[candidate.name]), default=base)
 
     def timed(self, candidate: Candidate, time: int) -> bool:
         """Note the time of a launch. Return whether this decides the trial."""
         name = candidate.name
         self.times[name] = min(time, self.times.get(name, time))
-        self.runs[name] = self.runs.get(name, 0) + 1
-        rounds = min(self.runs.get(other.name, 0) for other in self.left)
-        if rounds and all(self.runs[other.name] == rounds for other in self.left):
+        self.runs[name].append(time)
+        runs = [len(self.runs[other.name]) for other in self.left]
+        rounds = min(runs)
+        if rounds and rounds == max(runs):
             worst = DROPPED.get(rounds, math.inf) * min(self.times.values())
             self.left = [other for other in self.left if self.times[other.name] <= worst]
         enough = ROUNDS if self.shortest >= LONG else MANY_ROUNDS
@@ -146,7 +150,8 @@ class Trial:
     def best(self, base: Candidate) -> Candidate:
         """Return the fastest candidate that is left; the code of the cost model unless another one is faster by more than chance."""
         best = min(self.left, key=lambda candidate: self.times[candidate.name])
-        return best if self.times[best.name] <= BETTER * self.times.get("", math.inf) else base
+        shorter = self.times[best.name] <= BETTER * self.times[""]
+        return best if shorter and median(self.runs[best.name]) <= median(self.runs[""]) else base
 
 
 class Tuning:

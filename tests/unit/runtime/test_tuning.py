@@ -94,8 +94,8 @@ def test_the_fastest_stays(clock: Clock) -> None:
     plan.run(3)
     tuner.wait()
     assert plan.tuning.chosen((1000,)) is None
-    plan.run(9)
-    assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 2, "model", "no lanes", "no lanes"]
+    plan.run(12)
+    assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 2, *["model", "no lanes"] * 2, "no lanes", "no lanes"]
     assert plan.tuning.chosen((1000,)) == "no lanes"
     assert [str(choice) for choice in plan.tuning.choices()] == [
         "measured for about 1,000 iterations: no lanes chosen; the cost model's code 20.000 ms, lanes 30.000 ms, no lanes 15.000 ms"
@@ -114,7 +114,20 @@ def test_the_model_stays_if_others_gain_little(clock: Clock) -> None:
     plan, tuner = tuned(clock, model=20 * MS, lanes=20 * MS - MS // 2, no_lanes=20 * MS)
     plan.run(3)
     tuner.wait()
-    plan.run(9)
+    plan.run(12)
+    assert plan.tuning.chosen((1000,)) == "model"
+
+
+def test_one_short_time_is_not_enough(clock: Clock) -> None:
+    """If other work disturbs all launches but one."""
+    plan, tuner = tuned(clock, model=20 * MS, lanes=25 * MS, no_lanes=25 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(2)
+    clock.times["no lanes"] = 15 * MS
+    plan.run(1)
+    clock.times["no lanes"] = 25 * MS
+    plan.run(12)
     assert plan.tuning.chosen((1000,)) == "model"
 
 
@@ -162,11 +175,11 @@ def test_classes_of_extents_choose_by_themselves(clock: Clock) -> None:
     plan, tuner = tuned(clock, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
     plan.run(3)
     tuner.wait()
-    plan.run(9)
+    plan.run(12)
     assert plan.tuning.chosen((1023,)) == "no lanes"  # The same class.
     assert plan.tuning.chosen((4096,)) is None
     clock.times["no lanes"] = 25 * MS
-    plan.run(9, 4096)
+    plan.run(12, 4096)
     assert plan.tuning.chosen((4096,)) == "model"
     assert plan.tuning.chosen((1000,)) == "no lanes"
     assert len(plan.tuning.choices()) == 2
@@ -199,7 +212,7 @@ def test_choices_are_remembered(clock: Clock) -> None:
     plan, tuner = tuned(clock, cache=cache, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
     plan.run(3)
     tuner.wait()
-    plan.run(9)
+    plan.run(12)
     before = plan.tuning.choices()
     plan, tuner = tuned(clock, cache=cache, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
     tuner.wait()
@@ -213,7 +226,7 @@ def test_the_model_is_remembered_without_compiling(clock: Clock) -> None:
     plan, tuner = tuned(clock, cache=cache, model=2 * MS, lanes=30 * MS, no_lanes=15 * MS)
     plan.run(30)
     tuner.wait()
-    plan.run(9)
+    plan.run(12)
 
     def compile(name: str) -> CompiledKernel:
         raise AssertionError
