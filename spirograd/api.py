@@ -6,7 +6,7 @@ import atexit
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
@@ -20,9 +20,16 @@ from spirograd.lang import context, scalar
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
 from spirograd.session import Session, running
+
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.kernel import Kernel
+    from spirograd.lang.frontend.specialization import Specialization
+    from spirograd.lang.session_protocol import Session as SessionProtocol
 
 logger = logging.getLogger("spirograd")
 
@@ -47,19 +54,20 @@ _LEVELS = {
 class _Services(context.Services):
     """Services of the packages above the language, which are imported at first use because the import takes longer than the rest."""
 
-    def gradient_of(self, kernel: Any) -> object:
+    def gradient_of(self, kernel: Kernel) -> object:
         with gc_paused():
             from spirograd.derivatives.gradient import Gradient
 
         return Gradient(kernel)
 
-    def replay_gradient(self, kernel: Any, session: Any, specialization: Any, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(
+        self, kernel: Kernel, session: SessionProtocol, specialization: Specialization, args: tuple[object, ...], returned: object
+    ) -> None:
         from spirograd.ad.replay import replay_gradient
 
         replay_gradient(kernel, session, specialization, args, returned)
 
-    def deactivate_cells(self, node: object) -> None:
-        assert isinstance(node, SNode)
+    def deactivate_cells(self, node: SNode) -> None:
         deactivate_cells(node)
 
 

@@ -9,7 +9,7 @@ the numbers of fault and print sites are fixed by `_Pipeline.describe`, before l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.analysis.adstacks import adstacks_of
 from spirograd.analysis.effects import effects
@@ -80,6 +80,9 @@ from spirograd.transforms.tasks.place_adstacks import place_adstacks
 from spirograd.transforms.tasks.private_copies import private_copies
 from spirograd.transforms.tasks.reductions import reductions
 
+if TYPE_CHECKING:
+    from spirograd.ir.interp_state import OnOp
+
 Pass = Callable[[Kernel, PassContext], Kernel]
 
 # Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs. Sum of
@@ -104,7 +107,7 @@ def compile_kernel(
     caps: Capabilities,
     options: CompileOptions,
     key: str | None = None,
-    on_op: Callable[[Op, object], None] | None = None,
+    on_op: OnOp | None = None,
     generate: bool = True,
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
@@ -279,7 +282,7 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     return kernel
 
 
-def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
+def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: OnOp | None) -> CompiledKernel:
     """The interpreter runs ``kernel``, IR of any level, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 
@@ -378,8 +381,8 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions, sou
         most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
         loops, name = not _LOOPS.isdisjoint(body.codes), op.attr.name
-        about: dict[str, Any] = {"work": work, "source": place, "grouped": op.attr.grouped}
-        infos.append(TaskInfo(name, "range_for", name, 0, begin, end, size, most, loops, **about))
+        grouped = op.attr.grouped
+        infos.append(TaskInfo(name, "range_for", name, 0, begin, end, size, most, loops, work=work, source=place, grouped=grouped))
     return tuple(infos)
 
 

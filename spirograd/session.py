@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base import knobs, spans
 from spirograd.base.arguments import Arguments, ArrayBinding
@@ -41,8 +41,11 @@ from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang import context
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.regions import CellRegion
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
+from spirograd.lang.session_protocol import OnOp
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
@@ -146,10 +149,10 @@ class Session:
         """Whether kernels that can fail or print were launched since `sync`."""
         return self.launcher.diagnostics.pending
 
-    def set_default_type(self, option: str, dtype: Any) -> None:
+    def set_default_type(self, option: str, dtype: object) -> None:
         """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
         set_option(self.cfg, option, dtype)
-        self.language = replace(self.language, **{option: dtype})
+        self.language = replace(self.language, default_fp=self.cfg.default_fp, default_ip=self.cfg.default_ip)
 
     def _measure(self) -> None:
         """Measure launches from the first one on."""
@@ -258,7 +261,7 @@ class Session:
 
     # --- launching -------------------------------------------------------------------------------------------------------
 
-    def bind(self, array: Any) -> ArrayBinding:
+    def bind(self, array: Ndarray) -> ArrayBinding:
         """The binding of an ndarray, made once."""
         binding = array._sg_binding
         if binding is None or not array.is_of(self):
@@ -270,14 +273,14 @@ class Session:
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
             array._sg_binding = binding  # last: other threads look at it
-        return binding  # type: ignore[no-any-return]
+        return binding
 
     def field_memory(self, nbytes: int) -> Allocation:
         """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
         with graph_recording.paused():
             return self.memory.allocate(nbytes)
 
-    def cells_memory(self, region: Any) -> Pool:
+    def cells_memory(self, region: CellRegion) -> Pool:
         """Memory of zeros for the cells of a region of a sparse tree."""
         parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
@@ -348,7 +351,8 @@ class Session:
     @once
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
-        return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+        device = self.device
+        return DeviceLoops(self.launcher, device) if isinstance(device, RecordsLoops) and device.reads_flags else None
 
     def without_prints(self) -> contextlib.AbstractContextManager[None]:
         """Return a block whose launches repeat earlier ones: what they print is dropped."""
@@ -433,9 +437,16 @@ def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | Non
     return [kernel.loc if task.source < 0 else places[task.source] for task in compiled.tasks]
 
 
-def _compile_kernel(*args: Any, **kwargs: Any) -> CompiledKernel:
+def _compile_kernel(
+    kernel: nodes.Kernel,
+    caps: Capabilities,
+    options: CompileOptions,
+    key: str | None = None,
+    on_op: OnOp | None = None,
+    generate: bool = True,
+) -> CompiledKernel:
     """See `compile_kernel`, which is imported when something must be compiled: what comes out of the offline cache does without it."""
     with gc_paused():  # what is imported stays: to look for garbage in it takes a sixth of the time
         from spirograd.compiler import compile_kernel
 
-        return compile_kernel(*args, **kwargs)
+        return compile_kernel(kernel, caps, options, key, on_op, generate)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from types import ModuleType
-from typing import Any
 
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
@@ -22,7 +21,7 @@ class FamilyModule(ModuleType):
         self.__path__: list[str] = []  # so that modules below it can be imported
         self.__dict__["_path"] = path
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         path: str = self.__dict__["_path"]
         if name.startswith("__"):
             raise AttributeError(name)
@@ -30,7 +29,7 @@ class FamilyModule(ModuleType):
         return Later(f"{path}.{name}", reason) if reason is not None else lookup(path, name, list(self.__dict__))
 
 
-def lookup(path: str, name: str, known: list[str]) -> Any:
+def lookup(path: str, name: str, known: list[str]) -> object:
     """Return the stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
     fallback = member_tables.FALLBACKS.get(path)
     stand_in = fallback(name) if fallback is not None else None
@@ -39,7 +38,7 @@ def lookup(path: str, name: str, known: list[str]) -> Any:
     raise NoAttribute(f"module {path!r} of the family" if path else "the family", name, lambda: known)
 
 
-def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
+def make(package: str, prefix: str, version: str) -> member_tables.Names:
     """Return all names of the package called ``package``, whose errors begin with ``prefix``, and add its modules to `sys.modules`.
 
     The package adds the result to its namespace; its ``__getattr__`` (`lookup`) handles missing names.
@@ -54,9 +53,9 @@ def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
         else:
             names[last] = module
     log_functions.redirect(vars(sys.modules[f"{package}._logging"]))
-    names["__all__"] = sorted(name for name in names if not name.startswith("_"))
+    names["__all__"] = public = sorted(name for name in names if not name.startswith("_"))
     names["__version__"] = version
-    names["__getattr__"] = functools.partial(lookup, "", known=names["__all__"])
+    names["__getattr__"] = functools.partial(lookup, "", known=public)
     return names
 
 

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
-from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.annotations import MatrixType, NdarrayType, VectorType
 from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
@@ -26,7 +26,7 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
 
-Names = dict[str, Any]
+Names = dict[str, object]
 
 EXCEPTIONS: Names = {
     "{}AssertionError": errors.SpirogradAssertionError,
@@ -40,7 +40,7 @@ EXCEPTIONS: Names = {
 }
 
 
-def public(module: Any) -> Names:
+def public(module: ModuleType) -> Names:
     """Return the names that a module exports."""
     return {name: getattr(module, name) for name in module.__all__}
 
@@ -57,7 +57,7 @@ def several_later(names: str) -> dict[str, str]:
 _DEFAULT_STREAM = 0
 
 
-def _init(arch: Any = None, **options: Any) -> None:
+def _init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
     gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed. On CUDA and AMD's GPUs, all work goes
     to the driver's default stream."""
@@ -120,7 +120,7 @@ _MATRIX: Names = {
     "Vector": Vector,
     "_generate_swizzle_patterns": internals._generate_swizzle_patterns,
     **_ARRAYS,
-    **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)},
+    **{c.__name__: c for c in (Matrix, MatrixField, MatrixType, VectorType)},
 }
 _KERNELS: Names = {
     "Kernel": Kernel,
@@ -189,7 +189,7 @@ EMPTY_MODULES: dict[str, str] = {
 _NOT_IN_GRAPHS = "graphs of launches have `Arg`, `ArgKind`, `GraphBuilder`; kernels with `graph=True` have loops and sections"
 
 # Functions by module that return a stand-in for a missing name, or None.
-Fallback = Callable[[str], Any]
+Fallback = Callable[[str], object]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,
     "graph": lambda name: later.later(name, {name: _NOT_IN_GRAPHS}, "graph."),

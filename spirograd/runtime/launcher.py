@@ -37,6 +37,7 @@ from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 
 if TYPE_CHECKING:
+    from spirograd.base.device import TakesWork
     from spirograd.base.protocols import Allocation, Scalar
     from spirograd.runtime.tuning import Tuning
 
@@ -472,7 +473,7 @@ class LaunchPlan:
         if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
-        work: Callable[[Any], None] = Launch(self._chosen(counts) or self.executable, block, counts)
+        work: Callable[[TakesWork], None] = Launch(self._chosen(counts) or self.executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
             work = functools.partial(_exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arguments)))
@@ -579,7 +580,7 @@ def _memory(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> li
     return out
 
 
-def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: object) -> None:
+def _exclusively(lock: threading.RLock, work: Callable[[TakesWork], None], device: TakesWork) -> None:
     with lock:
         work(device)
 

@@ -5,31 +5,34 @@ from __future__ import annotations
 import ast
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite, PrintSite
+from spirograd.base.artifact import FAULT_MAX_OPERANDS, PrintSite
 from spirograd.base.dtypes import VOID
 from spirograd.ir import ops as ir
 from spirograd.lang import scalar
-from spirograd.lang.frontend.runtime_values import is_runtime, leaves
+from spirograd.lang.frontend.runtime_values import Traced, is_runtime, leaves
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
 
+# Parts of a text: literal strings, and values, or numbers of operands, with their format specs.
+Shown = str | tuple[Traced, str]
+_Numbered = str | tuple[int, str]
+
 
 class FormattedText:
-    """An f-string: literal strings and (value, format spec) pairs. Only `print` and `assert` can use one with run-time values."""
+    """An f-string. Only `print` and `assert` can use one with run-time values."""
 
-    def __init__(self, parts: list[object]) -> None:
+    def __init__(self, parts: list[Shown]) -> None:
         self.parts = parts
 
 
 def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
-    parts: list[Any] = []
+    parts: list[Shown] = []
     for part in node.values:
         if isinstance(part, ast.Constant):
-            parts.append(part.value)
+            parts.append(str(part.value))
             continue
         assert isinstance(part, ast.FormattedValue)
         spec = t.expression(part.format_spec) if part.format_spec is not None else ""
@@ -38,12 +41,13 @@ def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
         value = t.expression(part.value)
         t.at(node)  # parts have source locations of their own from Python 3.12 on only
         parts += _shown(value, spec, part.conversion == ord("r"))
-    return "".join(parts) if all(isinstance(p, str) for p in parts) else FormattedText(parts)
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else FormattedText(parts)
 
 
 def formatted(text: str, args: Sequence[object], kwargs: Mapping[str, object]) -> FormattedText:
     """Return ``text.format(*args, **kwargs)`` with values that are known at run time only."""
-    formatter, parts, number = string.Formatter(), list[Any](), 0
+    formatter, parts, number = string.Formatter(), list[Shown](), 0
     try:
         fields = list(formatter.parse(text))
     except ValueError as error:
@@ -64,7 +68,7 @@ def formatted(text: str, args: Sequence[object], kwargs: Mapping[str, object]) -
     return FormattedText(parts)
 
 
-def _shown(value: object, spec: str, quoted: bool) -> list[object]:
+def _shown(value: object, spec: str, quoted: bool) -> list[Shown]:
     """Return the parts that show a value."""
     if isinstance(value, FormattedText) and not spec:
         return value.parts
@@ -82,15 +86,15 @@ def _format(value: object, spec: str, what: str) -> str:
         raise type_error(f"the format {spec!r} does not fit {what}") from None
 
 
-def text_parts(value: object) -> list[object]:
-    """Return ``value`` as literal strings and (value, format spec) pairs."""
+def text_parts(value: object) -> list[Shown]:
+    """Return ``value`` as the parts of a text."""
     return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
 
 
-def _holes(value: object, spec: str, operands: list[Value]) -> list[object]:
+def _holes(value: object, spec: str, operands: list[Value]) -> list[_Numbered]:
     """Return the parts that show a run-time value, with each of its scalars appended to ``operands``."""
     if isinstance(value, Struct):
-        out: list[object] = ["{"]
+        out: list[_Numbered] = ["{"]
         for k, (name, member) in enumerate(value.entries.items()):
             out += [f"{', ' if k else ''}{name}: ", *_holes(member, spec, operands)]
         return [*out, "}"]
@@ -105,31 +109,30 @@ def _holes(value: object, spec: str, operands: list[Value]) -> list[object]:
     return [(len(operands) - 1, spec)]
 
 
-def _numbered(parts: Sequence[Any]) -> tuple[list[Any], list[Value]]:
-    """Return literal strings and (operand number, format spec) pairs for a list of strings and (value, spec) pairs."""
+def _numbered(parts: Sequence[Shown]) -> tuple[list[_Numbered], list[Value]]:
+    """Return the parts with numbers for values, and these values."""
     operands: list[Value] = []
-    out: list[Any] = []
-    for part in parts:
-        out += [part] if isinstance(part, str) else _holes(part[0], part[1], operands)
-    merged: list[Any] = []
-    for part in out:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        else:
-            merged.append(part)
+    merged: list[_Numbered] = []
+    for shown in parts:
+        for part in [shown] if isinstance(shown, str) else _holes(*shown, operands):
+            last = merged[-1] if merged else None
+            if isinstance(part, str) and isinstance(last, str):
+                merged[-1] = last + part
+            else:
+                merged.append(part)
     return merged, operands
 
 
-def emit_print(parts: Sequence[object]) -> None:
-    """Print literal strings and (value, format spec) pairs."""
+def emit_print(parts: Sequence[Shown]) -> None:
+    """Print the parts of a text."""
     merged, operands = _numbered(parts)
     b = scalar.builder()
     site = PrintSite(tuple(merged), tuple(v.dtype for v in operands), b.loc)
     b.emit(ir.print_, *[v.op for v in operands], attr=site, type=VOID)
 
 
-def emit_assert(condition: Value, parts: Sequence[object]) -> None:
-    """Fail with a message of literal strings and (value, format spec) pairs unless ``condition`` holds."""
+def emit_assert(condition: Value, parts: Sequence[Shown]) -> None:
+    """Fail with a message of the parts of a text unless ``condition`` holds."""
     merged, operands = _numbered(parts)
     operands = operands[:FAULT_MAX_OPERANDS]
     message = ""
@@ -139,9 +142,7 @@ def emit_assert(condition: Value, parts: Sequence[object]) -> None:
         else:
             index, spec = part
             message += "..." if index >= len(operands) else f"{{{index}:{spec}}}" if spec else f"{{{index}}}"
-    b = scalar.builder()
-    site = FaultSite("assert", message, tuple(v.dtype for v in operands), b.loc)
-    b.emit(ir.check, condition.op, *[v.op for v in operands], attr=site, type=VOID)
+    scalar.emit_check("assert", condition, message, operands)
 
 
 HANDLERS: dict[type[ast.AST], Handler] = {ast.JoinedStr: _formatted}

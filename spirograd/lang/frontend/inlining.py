@@ -6,7 +6,6 @@ import ast
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.base.later import Later
@@ -171,7 +170,7 @@ def _converted(name: str, value: object, annotation: object, func: Func) -> obje
 
 def _copy_back(t: Tracer, callee: Callee, frame: Frame, given: Mapping[str, object], references: Mapping[str, Argument]) -> None:
     """Store what parameters taken by reference have become to the variables that they stand for."""
-    func, changed = callee.func, list[tuple[ast.expr, Lvalue, Any]]()
+    func, changed = callee.func, list[tuple[ast.expr, Lvalue, object]]()
     for name, argument in references.items():
         held = frame.variables.get(name, given[name])
         if held is given[name] or isinstance(argument.lvalue, (Element, StructElement)):

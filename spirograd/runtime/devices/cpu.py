@@ -282,7 +282,7 @@ def _between_closed_pages(size: int, flags: int = mmap.MAP_SHARED if os.name == 
 
 
 @functools.cache
-def _protect() -> Any:
+def _protect() -> Callable[..., int]:
     return ctypes.CDLL(None).mprotect
 
 

@@ -11,9 +11,8 @@ import ctypes
 import functools
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any
 
 from spirograd.base import spans
 from spirograd.base.artifact import CompiledKernel
@@ -194,15 +193,19 @@ def _library() -> Library:
 class CpuTimer:
     """A `TaskTimer` of the CPU. ``pool``: the device's pool. One thread at a time launches: the caller holds the lock of its profile."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: cpu_pool.WorkerPool) -> None:
         self._pool = pool
         addresses = _library().addresses
         self._imports = {**cpu_pool.code().entries, abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
-        self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # By the `id` of the kernel, which is kept alive.
+        self._linked: dict[
+            int, tuple[Callable[[bytes, int], None], Library, CompiledKernel]
+        ] = {}  # By the `id` of the kernel, which is kept alive.
         self._times: list[TaskTime] = []
-        self._chunks: Any = None  # Where chunks of a launch are recorded.
+        self._chunks: ctypes.Array[ctypes.c_int64] | None = None  # Where chunks of a launch are recorded.
 
-    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+    def launch(
+        self, kernel: CompiledKernel, executable: object, block: bytes | bytearray, counts: Sequence[int | None], number: int
+    ) -> None:
         """See `TaskTimer`."""
         linked = self._linked.get(id(kernel))
         if linked is None:
@@ -228,6 +231,7 @@ class CpuTimer:
 
     def _recorded(self) -> dict[int, list[ChunkTime]]:
         """Return the chunks of the launch, by number of the parallel task."""
+        assert self._chunks is not None
         words = self._chunks[_CHUNKS_HEADER : _CHUNKS_HEADER + _CHUNK * min(self._chunks[1], _CHUNKS)]
         chunks: dict[int, list[ChunkTime]] = {}
         for k in range(0, len(words), _CHUNK):

@@ -103,7 +103,7 @@ class VulkanDevice(StreamedDevice):
         view: memoryview | None = buffer.handle.view
         return view
 
-    def lend(self, buffer: Buffer, borrower: Any) -> None:
+    def lend(self, buffer: Buffer, borrower: object) -> None:
         """See `LendsMemory`."""
         with self._turn:
             self._lent[borrower] = buffer.handle
