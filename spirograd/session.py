@@ -101,6 +101,8 @@ class Session:
             config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
             config.short_circuit_operators,
             config.unrolling_limit,
+            prints_fixed=config.number_format == "fixed",
+            ignores_sign_of_powers=config.negative_powers == "ignore_sign",
             group_size=config.default_gpu_block_dim,
             **options_of_device(self.device.caps),
             detect_races=config.detect_races,
