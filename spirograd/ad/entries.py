@@ -93,7 +93,8 @@ class Footprint:
         self.used = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
         self.written = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
         self.accesses, self.writes = (
-            [LaunchAccess(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)] for effects in (_ALL, _WRITES)
+            [LaunchAccess(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)]
+            for effects in (_ALL, _WRITES)
         )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
 

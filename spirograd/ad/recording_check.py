@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from spirograd.ad.entries import LaunchAccess, TapeEvent, Launch, derivative_footprint_of
+from spirograd.ad.entries import Launch, LaunchAccess, TapeEvent, derivative_footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part
 from spirograd.ad.versions import Stored, memory_generation
 from spirograd.base import knobs
