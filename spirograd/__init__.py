@@ -27,6 +27,7 @@ from spirograd.api import (
     set_logging_level,
     sync,
     vulkan,
+    wait_for_tuning,
     wgpu,
     x64,
 )
@@ -451,6 +452,7 @@ __all__ = [
     "uint64",
     "volatile_load",
     "vulkan",
+    "wait_for_tuning",
     "wgpu",
     "wrap",
     "x64",

@@ -24,7 +24,7 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
-from spirograd.session import Session
+from spirograd.session import Session, running
 
 if TYPE_CHECKING:
     from spirograd.lang.frontend.kernel import Kernel
@@ -155,6 +155,14 @@ def reset() -> None:
 def sync() -> None:
     """Wait until all launches are done. Print what kernels printed, and raise SpirogradAssertionError or AdStackOverflow if one failed."""
     context.session().sync()
+
+
+def wait_for_tuning() -> None:
+    """Wait until the code that launches have asked to measure is compiled, which happens in the background: for tests and benchmarks. The
+    next launches measure it."""
+    tuner = running().tuner
+    if tuner is not None:
+        tuner.wait()
 
 
 class _CurrentConfig:

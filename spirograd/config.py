@@ -35,6 +35,7 @@ class Config:
     number_format: str = "shortest"
     fast_math: bool = True
     fuse_tasks: bool = True
+    tune: bool = True
     offline_cache: bool = True
     offline_cache_file_path: str = field(default_factory=lambda: str(default_folder()))
     offline_cache_max_size_of_files: int = 256 << 20
