@@ -171,13 +171,23 @@ class Session:
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> LaunchPlan:
+    def prepare(
+        self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None, overlapping: bool = False
+    ) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
-        session's, for code that is small and not run often."""
+        session's, for code that is small and not run often. ``overlapping``: see `CompileOptions`; by default such code is compiled when a
+        launch first needs it."""
         self.prepared += 1
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
-        options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
+        options = replace(self.compile_options, overlapping=overlapping)
+        options = options if opt_level is None else replace(options, opt_level=opt_level)
+        plan = self._prepared(kernel, options)
+        if plan.compiled.disjoint:
+            plan.with_sibling(lambda: self._prepared(kernel, replace(options, overlapping=True)))
+        return plan
+
+    def _prepared(self, kernel: nodes.Kernel, options: CompileOptions) -> LaunchPlan:
         with span(f"compile {kernel.name}", "compile"):
             compiled = self._compile(kernel, options)
         folder = knobs.get("SG_OVERRIDE")
@@ -297,7 +307,7 @@ class Session:
     @one_at_a_time
     def _prepare_builtin(self, key: Hashable, make: Callable[[], nodes.Kernel]) -> LaunchPlan:
         if key not in self._builtins:
-            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False, overlapping=True)
             self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
         return self._builtins[key]
 

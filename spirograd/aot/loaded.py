@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from spirograd.aot import archive, trees
 from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, NestedGradient, Parameter
 from spirograd.aot.requirements import problems
-from spirograd.base.artifact import AdstackSizing, CompiledKernel, part_name
+from spirograd.base.artifact import NARROW, AdstackSizing, CompiledKernel, part_name
 from spirograd.base.errors import (
     OutOfDeviceMemory,
     SpirogradCallError,
@@ -305,7 +305,7 @@ def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None
     if problem is not None:
         raise parameter.error(problem)
     if wide and not p.wide:
-        raise parameter.error("the array has more than 2,147,483,647 numbers, and the module was built for smaller ones")
+        raise parameter.error(f"the array has more than {NARROW:,} numbers, and the module was built for smaller ones")
 
 
 def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:

@@ -192,7 +192,7 @@ class Module(NearNames):
         return counting, replace(adstacks, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in adstacks.loops]))
 
     def _compile(self, kernel: nodes.Kernel, opt_level: int | None = None) -> CompiledKernel:
-        options = self._target.compile_options
+        options = replace(self._target.compile_options, overlapping=True)
         options = options if opt_level is None else replace(options, opt_level=opt_level)
         short = ShortLocations()
         kernel = relocated(kernel, locate=short)

@@ -80,7 +80,7 @@ def _planned(session: Session, derivative: Derivative) -> Planned:
             counting = ()
         else:
             limit = GrowthLimit(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
-    sizing = [session.prepare(c.kernel, opt_level=1) for c in counting]
+    sizing = [session.prepare(c.kernel, opt_level=1, overlapping=True) for c in counting]  # locks are held while they run
     main = session.prepare(derivative.kernel)
     return Planned(derivative, derivative_plan(session.launcher, derivative.adstack_sizing, main, sizing, limit))
 
