@@ -43,6 +43,7 @@ from spirograd.transforms.checks.space_limits import hoist_space_checks, take_sp
 from spirograd.transforms.loops.add_uncontended import add_uncontended
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
 from spirograd.transforms.loops.distribute import distribute
+from spirograd.transforms.loops.divide_by_floats import divide_by_floats
 from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
@@ -90,6 +91,7 @@ LOOP_PASSES: tuple[Pass, ...] = (
     chunk_tasks,
     add_uncontended,
     split_rows,
+    divide_by_floats,
     vectorise,
     split_edges,
     distribute,

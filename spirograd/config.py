@@ -50,7 +50,7 @@ class Config:
     device_memory_fraction: float = 0.0
     print_full_traceback: bool = False
     short_circuit_operators: bool = True
-    unrolling_limit: int = 0
+    unrolling_limit: int = 1000
     cfg_optimization: bool = True
     advanced_optimization: bool = True
     opt_level: int = 3

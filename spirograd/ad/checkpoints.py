@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from spirograd.ad.binomial import Limits, repetitions, schedule
 from spirograd.ad.copy_levels import CopyLevels, LevelLimits
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.exposed import is_exposed
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import LevelReport, MemoryReport, Repetitions, totals
 from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, parts_of, reverse_steps
 from spirograd.ad.undo_log import Part, UndoLog, Untouched
@@ -70,7 +70,7 @@ class Checkpoints:
 
     # --- the first run -----------------------------------------------------------------------------------------------------
 
-    def add(self, step: Step) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step for the first time, or prepare for a write of the host; returns what it returns.
 
         Raises SpirogradRuntimeError if there is too little memory for two states and a step.

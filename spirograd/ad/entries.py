@@ -5,18 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 from weakref import ref as weakly
 
-import numpy as np
-
 from spirograd.ad import external_arrays
-from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, Returned
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.arguments import ArrayBinding
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation
+from spirograd.base.protocols import Allocation, Place
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
@@ -31,6 +29,9 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
 
+if TYPE_CHECKING:
+    from spirograd.ad.external_arrays import ExternalArray
+    from spirograd.lang.session_protocol import Session
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
 
@@ -126,8 +127,8 @@ def footprint_of(specialization: Specialization) -> Footprint:
 
 def derivative_footprint_of(gradient: SpecializedDerivative) -> DerivativeFootprint:
     """Return the `DerivativeFootprint` of a derivative, computed once."""
-    footprint: DerivativeFootprint | None = gradient.footprint
-    if footprint is None:
+    footprint = gradient.footprint
+    if not isinstance(footprint, DerivativeFootprint):
         footprint = gradient.footprint = DerivativeFootprint(gradient)
     return footprint
 
@@ -138,12 +139,12 @@ class Launch:
 
     __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")
 
-    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> None:
+    def __init__(self, session: Session, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
         self.session = session
         self.specialization = specialization
         self.packer = packer
-        self.arrays: list[Any] = []
-        self.external: dict[int, Any] = {}  # of NumPy and torch
+        self.arrays: list[Ndarray | ExternalArray | None] = []
+        self.external: dict[int, ExternalArray] = {}  # of NumPy and torch
         footprint = footprint_of(specialization)
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
@@ -151,15 +152,16 @@ class Launch:
             if packer.transfers is not None:
                 self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
         self.snapshots: dict[int, Allocation] = {}
-        self.buffers: list[Any] = []
+        self.buffers: list[Place] = []
         self.number: int | None = None
 
-    def run(self) -> Any:
+    def run(self) -> Returned:
         """Launch the kernel; returns what it returns. Later runs draw the same random numbers as the first."""
         if self.number is None:
             self.number = self.session.launcher.next_number()
         plan = self.specialization.plan
-        return plan.launch(self.packer, drawn=self.number)
+        returned: Returned = plan.launch(self.packer, drawn=self.number)
+        return returned
 
     def fresh(self) -> Launch:
         """Return the same launch, without what a recording keeps for its reverse."""
@@ -174,7 +176,8 @@ class Launch:
         array = self.arrays[access.arg]
         if isinstance(array, Ndarray):
             return ("ndarray", id(array)), array
-        return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
+        assert array is not None
+        return ("host", external_arrays.address_of(array)), None
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays that it uses."""
@@ -204,7 +207,8 @@ class Launch:
         """Return the arguments of its derivative."""
         packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
         packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
-        packer.arrays = places = [*self.packer.arrays, *self.buffers]
+        places: list[Place | None] = [*self.packer.arrays, *self.buffers]
+        packer.arrays = places
         externals = [external for step in self.specialization.steps for external in step.externals()] if self.external else []
         for k, array in self.external.items():
             places[k] = binding = packer.bind(array, k, externals[k])

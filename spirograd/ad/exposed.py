@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spirograd.ad.entries import Access, Launch
+from spirograd.ad.external_arrays import address_of, on_host
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.protocols import Allocation
@@ -23,6 +24,8 @@ from spirograd.lang import context
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.frontend.specialization import Specialization
 
+if TYPE_CHECKING:
+    import torch
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
 
@@ -116,14 +119,14 @@ class WrittenTensors:
     ``on_write``: a method that is called with the tensor, and which elements changed; held weakly.
     """
 
-    def __init__(self, on_write: Callable[[Any, Array], None]) -> None:
+    def __init__(self, on_write: Callable[[torch.Tensor, Array], None]) -> None:
         self._on_write = weakref.WeakMethod(on_write)
-        self._known: dict[int, tuple[Any, Array]] = {}
+        self._known: dict[int, tuple[torch.Tensor, Array]] = {}
 
     def before(self, launch: Launch) -> None:
         """Look for changes of the tensors that a launch is about to use."""
         for tensor in launch.external.values() if self._known else ():
-            key = id(tensor) if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+            key = id(tensor) if isinstance(tensor, np.ndarray) else address_of(tensor)
             if key in self._known:
                 self._look(key)
 
@@ -137,12 +140,12 @@ class WrittenTensors:
         for access in active_outputs:
             if access.arg in launch.external:
                 tensor = launch.external[access.arg]
-                if getattr(tensor, "requires_grad", False):
+                if not isinstance(tensor, np.ndarray) and tensor.requires_grad:
                     self._known[tensor.data_ptr()] = (tensor, launch.contents(access.arg))
 
     def _look(self, key: int) -> None:
         tensor, then = self._known[key]
-        now = tensor.detach().cpu().numpy()
+        now = on_host(tensor)
         changed = np.asarray(_bits(now) != _bits(then)).reshape(now.shape)
         if changed.any():
             self._known[key] = (tensor, now.copy())

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import wait_for_exposed
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
@@ -22,10 +22,12 @@ from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation
+from spirograd.base.protocols import Allocation, Place
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 
+if TYPE_CHECKING:
+    from spirograd.ad.steps import Step, WriteStep
 Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
 
 
@@ -45,11 +47,11 @@ class TapeRecording:
         self._scratched: list[Allocation] = []  # allocations for saved values
         self._report: MemoryReport | None = None  # of copies that the last replay has freed
 
-    def add(self, step: Any) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step of the program for the first time, and record it; returns what it returns. See `steps`."""
         return step.record(self)
 
-    def host_write(self, step: Any) -> None:
+    def host_write(self, step: WriteStep) -> None:
         """Record a write of the host, which comes next."""
         step.begin(self)
 
@@ -57,7 +59,7 @@ class TapeRecording:
         """See `StepStore`."""
         return self
 
-    def launch(self, gradient: SpecializedDerivative, launch: Launch, returned: Any) -> Any:
+    def launch(self, gradient: SpecializedDerivative, launch: Launch, returned: object) -> Returned:
         """Run a launch whose derivative is ``gradient``, and record it; returns what it returns. ``returned``: the adjoints of that."""
         memory = derivative_footprint_of(gradient)
         event = self._event()
@@ -68,10 +70,12 @@ class TapeRecording:
             self._save(access, launch, event)
         if gradient.derivative.saving is not None and gradient.acts:
             scratch = functools.partial(self._scratch, gradient.label)
+            values: Returned
             values, launch.number, launch.buffers = gradient.launch_saving(
                 launch.packer, launch.number, scratch, kept(launch, launch.packer)
             )
-            event.copies += [(f"values saved by {gradient.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
+            allocations = [buffer.allocation for buffer in launch.buffers]
+            event.copies += [(f"values saved by {gradient.label}", memory.nbytes) for memory in allocations if memory is not None]
         else:
             values = launch.run()
         self._need_all(memory, launch, event, Version.AFTER)
@@ -83,7 +87,7 @@ class TapeRecording:
             event.reverse = lambda: gradient.launch(launch.again(), returned, launch.number)
         return values
 
-    def launch_aside(self, launch: Launch) -> Any:
+    def launch_aside(self, launch: Launch) -> Returned:
         """Run a launch that has no reverse. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
         event = self._event()
@@ -197,7 +201,9 @@ class TapeRecording:
             if self._copy_memory is not None:
                 for launch in event.used:
                     while launch.buffers:
-                        self._give(launch.buffers.pop().allocation)
+                        allocation = launch.buffers.pop().allocation
+                        assert allocation is not None
+                        self._give(allocation)
             _put([saved for key, saved in event.saved if key not in event.before])
             self.events.pop()
 
@@ -214,7 +220,7 @@ class TapeRecording:
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)
 
-    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> object:
+    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> Place:
         """Return an array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: the line of the first of them."""
         session = context.session()
         if self._copy_memory is None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from spirograd.ad.entries import Event, Launch
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.saving_rule import REPEATED
@@ -32,7 +31,7 @@ class Repeated:
         self._pending: WriteStep | None = None
         outer.events.append(self._event)
 
-    def add(self, step: Step) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step for the first time, or prepare for a write of the host; returns what it returns."""
         self.settle()
         for key, name, storage in step.used():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.ad.entries import Launch, footprint_of
-from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.versions import Stored, first_of, memory_identity
+from spirograd.base.recorder import Clear
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
@@ -24,10 +24,11 @@ class Guard(ProgramRecorder):
         self._log = UndoLog()
         self._stored: dict[Key, Stored] = {}
 
-    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         """Launch a kernel; see `Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
-        return specialization.plan.launch(packer)
+        returned: Returned = specialization.plan.launch(packer)
+        return returned
 
     def writes(self, launch: Launch) -> None:
         """Save what a launch is about to write."""
@@ -37,7 +38,7 @@ class Guard(ProgramRecorder):
                 self.save(storage, launch.first(access.first))
 
     def host_write(
-        self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+        self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """Save what the host is about to write; see `Recorder`."""
         self.save(memory, first_of(key))

@@ -7,11 +7,10 @@ index, None for all), ``run`` (do it, any number of times), ``record`` (do it, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.recording import Parts, TapeRecording
 from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.versions import Saved, Stored, nbytes_of
@@ -23,7 +22,7 @@ Used = tuple[Key, str, FieldOrArray]  # key, name, field or ndarray
 class LaunchStep:
     """A launch. ``gradient``: its derivative, None if it is not differentiated. ``returned``: the adjoints of what it returns."""
 
-    def __init__(self, launch: Launch, gradient: SpecializedDerivative | None = None, returned: Any = None) -> None:
+    def __init__(self, launch: Launch, gradient: SpecializedDerivative | None = None, returned: object = None) -> None:
         self.launch = launch
         self.gradient = gradient
         self._returned = returned
@@ -49,14 +48,14 @@ class LaunchStep:
             if storage is not None:
                 yield key, access.name, storage, self.launch.first(access.first)
 
-    def run(self) -> Any:
+    def run(self) -> Returned:
         return self.launch.run()
 
     def saved_nbytes(self) -> int:
         """Return the bytes that the launch saves when it is recorded, if the host knows them before, else 0."""
         return 0 if self.gradient is None else sum(self.gradient.saved_nbytes(self.launch.packer))
 
-    def record(self, recording: TapeRecording) -> Any:
+    def record(self, recording: TapeRecording) -> Returned:
         """Run the launch and record it in ``recording``, which keeps it: each recording needs a `fresh` one."""
         if self.gradient is None:
             return recording.launch_aside(self.launch)

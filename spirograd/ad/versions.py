@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,11 @@ from spirograd.lang.data.ndarray import Ndarray, array_of
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.data.views import Block, HostView, dense_view, from_first, same_bytes
+
+if TYPE_CHECKING:
+    from spirograd.ad.copy_levels import Files, MovedCopy
+
+T = TypeVar("T")
 
 
 class Stored:
@@ -96,15 +101,15 @@ class Saved:
         self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
-        self._copy: Any = self._current(known)
-        self._moved: Any = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
+        self._copy: Allocation | None = self._current(known)
+        self._moved: MovedCopy | None = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
 
     def _current(self, known: Saved | None = None) -> Allocation:
         copy = self._allocate()
         if known is None:
             numpy_transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         else:
-            numpy_transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
+            numpy_transfer.copy(copy, self._compact, known._here(), self.memory.part_of(known._compact, self.part))
         return copy
 
     def _allocate(self) -> Allocation:
@@ -118,16 +123,16 @@ class Saved:
             self._copy_memory.give(self._copy)
         if self._moved is not None:
             self._moved.free()
-        self._copy = self._moved = None
+        self._copy, self._moved = None, None
 
     def changed(self, part: int | None) -> Array | None:
         """Return which elements (of a part, or all) hold other bytes than were saved; None if none does. Waits for launches.
 
         Only for copies of all parts."""
         saved, view = self.memory.part_of(self._compact, part), self.memory.part_of(self._view, part)
-        if numpy_transfer.known_equal(self._copy, saved, self.memory.allocation, view):
+        if numpy_transfer.known_equal(self._here(), saved, self.memory.allocation, view):
             return None
-        then, now = numpy_transfer.read(self._copy, saved), numpy_transfer.read(self.memory.allocation, view)
+        then, now = numpy_transfer.read(self._here(), saved), numpy_transfer.read(self.memory.allocation, view)
         bits = f"u{view.dtype.size}"
         differs = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
         if not differs.any():
@@ -138,12 +143,12 @@ class Saved:
 
     def update(self, part: int | None) -> None:
         """Save a part, or all, anew. Only of all parts."""
-        numpy_transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
+        numpy_transfer.copy(self._here(), self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
 
     def put(self) -> None:
         """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
         if self._moved is None:
-            numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+            numpy_transfer.copy(self.memory.allocation, self._view, self._here(), self._compact)
         else:
             self._put_bytes(self._moved.data())
         view = self.memory.view(self.part)
@@ -177,28 +182,36 @@ class Saved:
     @property
     def target(self) -> int:
         """The level where the copy will be, once it has left the device."""
-        return int(self._moved.target)
+        return self._away().target
 
-    def leave(self, move: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
+    def _here(self) -> Allocation:
+        assert self._copy is not None
+        return self._copy
+
+    def _away(self) -> MovedCopy:
+        assert self._moved is not None
+        return self._moved
+
+    def leave(self, move: Callable[[Allocation, int, Callable[[Allocation], None]], MovedCopy]) -> None:
         """Have ``move`` take the copy from the device. Only for copies in a `CopyMemory`."""
         assert self._copy_memory is not None
-        self._moved, self._copy = move(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
+        self._moved, self._copy = move(self._here(), max(self.nbytes, 1), self._copy_memory.give), None
 
-    def probe(self, move: Callable[[Any, int], Any]) -> Any:
+    def probe(self, move: Callable[[Allocation, int], T]) -> T:
         """Return what ``move`` makes of the copy, which stays on the device."""
-        return move(self._copy, max(self.nbytes, 1))
+        return move(self._here(), max(self.nbytes, 1))
 
     def overwrite(self, data: memoryview) -> None:
         """Write the bytes of the copy, which is on the device, again."""
-        self._copy.write(0, data)
+        self._here().write(0, data)
 
     def arrive(self) -> None:
         """Wait until the copy has left the device."""
-        self._moved.wait()
+        self._away().wait()
 
-    def to_disk(self, files: object) -> None:
+    def to_disk(self, files: Files) -> None:
         """Have the copy go from the host to a file, once it is there."""
-        self._moved.to_disk(files)
+        self._away().to_disk(files)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""

@@ -144,8 +144,11 @@ def prefers_scalar_iterations(body: Region) -> bool:
 
 MASKED_LANES = 16  # where CPUs have masks
 # The number of arithmetic operations whose vectorisation gains as much as an access costs that is not contiguous. A load costs less if
-# lanes diverge: there LLVM would vectorise nothing, and mispredicted branches cost more. Integers are divided lane by lane.
-_ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
+# lanes diverge: there LLVM would vectorise nothing, and mispredicted branches cost more.
+_ACCESS, _DIVERGENT_LOAD = 8, 4
+# The same for a division of integers by a variable. Divisions take as long in vectors as one by one, or nearly, also those of lanes that
+# have ended: in a divergent loop, these are most of the lanes (trial division: six of seven).
+_DIVISION, _DIVERGENT_DIVISION = 16, 64
 # The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
 # A body without loops: LLVM vectorises it unless there are branches with effects, or around loads, which few lanes may take.
@@ -211,18 +214,18 @@ class _Work:
         self.chain = False
         self.arithmetic = self.scattered = 0
 
-    def add(self, region: Region, times: int, entered: int = 0) -> None:
+    def add(self, region: Region, times: int, entered: int = 0, division: int = _DIVISION) -> None:
         """Count the operations of a region. ``times``: the number of its runs for each iteration; ``entered``: for a loop, the number of
-        its entries."""
+        its entries; ``division``: the cost of a division by a variable."""
         for op in region.ops[:-1]:
             if op.code in (ops.for_, ops.while_):
                 trip_count = times * trips(op)
                 self.chain |= op.code is ops.while_ or (trip_count >= _SHORTEST and self._gains(op))
                 for inner in op.regions:
-                    self.add(inner, trip_count, times)
+                    self.add(inner, trip_count, times, _DIVERGENT_DIVISION if op in self.plan.divergent else division)
                 continue
             for inner in op.regions:
-                self.add(inner, times)
+                self.add(inner, times, division=division)
             if is_report(op):
                 continue
             if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_adstack(op)):
@@ -230,7 +233,7 @@ class _Work:
                 cost = self._cost(op)
                 self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
             elif op.code in (ops.idiv, ops.irem) and self.plan.varies(op) and op.args[1].code is not ops.const:
-                self.scattered += times * _DIVISION
+                self.scattered += times * division
             elif op.code not in _FREE_IN_LANES and op in self.plan.varying:
                 self.arithmetic += times
 

@@ -34,7 +34,7 @@ from spirograd.derivatives.plan import DerivativePlan
 from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.lang import context, leaves
-from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.annotations import MatrixType, NdarrayType, element_type
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.guards import Path as Place
@@ -286,7 +286,7 @@ def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
 
 
 def _type(dtype: object, element_shape: Sequence[int]) -> MatrixType:
-    return MatrixType(element_shape[0], element_shape[1] if len(element_shape) == 2 else None, dtype)
+    return element_type(element_shape, dtype)
 
 
 def _parameter(p: Parameter, kernel: str) -> ScalarParameter | AggregateParameter | ArrayParameter:

@@ -224,7 +224,7 @@ class _Gradient(SpecializedDerivative):
         self._place = place
         super().__init__(session, kernel, specialization, "reverse", target)
 
-    def shadow(self, ref: object) -> nodes.FieldRef | nodes.ArrayRef | None:
+    def shadow(self, ref: nodes.Ref) -> nodes.FieldRef | nodes.ArrayRef | None:
         shadow = super().shadow(ref)
         if not isinstance(shadow, nodes.FieldRef):
             return shadow

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from struct import Struct
 from typing import Protocol, TypeVar, Union
 
-from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback
+from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback, SharesMemory
 
 Scalar = Union[int, float, bool]  # a number that a launch takes or returns
 A = TypeVar("A", bound="Allocation")
@@ -46,8 +46,8 @@ class Allocation(Protocol):
         """The address of the bytes for the host, or None. Reading it marks all parts as ``shared``."""
 
     @property
-    def shared_gpu(self) -> int | None:
-        """The number of the GPU with the memory, if other libraries of the process use that GPU, too, else None."""
+    def sharing(self) -> SharesMemory | None:
+        """The device, if other libraries of the process use the same GPU, else None; None also once the memory is freed."""
 
     @property
     def readback_limit(self) -> int:

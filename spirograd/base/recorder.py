@@ -16,6 +16,7 @@ KernelT = TypeVar("KernelT")
 CallT = TypeVar("CallT", contravariant=True)
 ArgumentsT = TypeVar("ArgumentsT", contravariant=True)
 MemoryT = TypeVar("MemoryT", contravariant=True)
+CellT = TypeVar("CellT")
 
 
 class Clear(Protocol):
@@ -35,10 +36,10 @@ class NestedTape(Protocol):
         """Run the reverse pass."""
 
 
-class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
+class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT]):
     """An observer of everything that a thread does outside of kernels, such as an open tape.
 
-    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, and fields or ndarrays.
+    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, fields or ndarrays, and `Cell`.
     """
 
     def launch(
@@ -85,11 +86,11 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
     def numbers_kept(self, memory: MemoryT) -> None:
         """Called after the numbers of `numbers_written` were written to ``memory``."""
 
-    def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
+    def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[CellT]] | None:
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         raise NotImplementedError
 
-    def numbers_passed(self, cells: Sequence[object]) -> None:
+    def numbers_passed(self, cells: Sequence[CellT]) -> None:
         """Called before a launch that takes numbers in ``cells``."""
         raise NotImplementedError
 

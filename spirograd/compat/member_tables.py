@@ -12,7 +12,7 @@ from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, 
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
-from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.annotations import MatrixType, NdarrayType, VectorType
 from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
@@ -120,7 +120,7 @@ _MATRIX: Names = {
     "Vector": Vector,
     "_generate_swizzle_patterns": internals._generate_swizzle_patterns,
     **_ARRAYS,
-    **{c.__name__: c for c in (Matrix, MatrixField, MatrixType)},
+    **{c.__name__: c for c in (Matrix, MatrixField, MatrixType, VectorType)},
 }
 _KERNELS: Names = {
     "Kernel": Kernel,

@@ -38,7 +38,7 @@ class Gradient(Staged, NearNames):
     def __repr__(self) -> str:
         return f"<gradient of kernel {self.kernel.function.__qualname__}>"
 
-    def __call__(self, *args: Any, returned: Any = None, replay: bool = False, **kwargs: Any) -> None:
+    def __call__(self, *args: object, returned: object = None, replay: bool = False, **kwargs: object) -> None:
         """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns. By default 1, if that is a number, and all
         that the kernel computes from memory with gradients. ``replay``: memory holds what it held before the kernel; the kernel runs again
         and saves what its reverse needs, and afterwards memory holds the same again: for kernels that overwrite what they read.
@@ -121,12 +121,12 @@ class BoundGradient:
 
     __sg_is_kernel__ = True
 
-    def __init__(self, gradient: Gradient, instance: Any) -> None:
+    def __init__(self, gradient: Gradient, instance: object) -> None:
         self.gradient = gradient
         self.instance = instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.gradient(self.instance, *args, **kwargs)
+    def __call__(self, *args: object, returned: object = None, replay: bool = False, **kwargs: object) -> None:
+        self.gradient(self.instance, *args, returned=returned, replay=replay, **kwargs)
 
     def explain(self, *args: object, **kwargs: object) -> str:
         """See `Gradient`."""

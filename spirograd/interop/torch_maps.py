@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,5 +58,5 @@ def second(
     if outputs:
         by_adjoints = [run.copies[n].dual.to_torch(a.device) if n in active else None for n, a in zip(outputs, adjoints)]
         return by_adjoints, by_values
-    slope = sum((run.copies[name].grad.to_torch(u.device) * u).sum() for name, u in directions.items())
-    return [slope], {name: h * adjoints[0] for name, h in by_values.items()}
+    slopes = [(run.copies[name].grad.to_torch(u.device) * u).sum() for name, u in directions.items()]
+    return [functools.reduce(operator.add, slopes)], {name: h * adjoints[0] for name, h in by_values.items()}

@@ -113,7 +113,7 @@ task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visibl
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
 # attr of add, sub, mul, div, fma, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check),
-# "reassoc" (a reduction: order is free), "exact" (rounded as written)
+# "reassoc" (a reduction: order is free), "exact" (rounded as written). attr of idiv, irem of i32: None, "f64" (the CPU divides as f64).
 
 add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=_E(np.add))
 sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from spirograd.lang.data.ndarray import Ndarray
     from spirograd.lang.data.scalar_field import ScalarField
     from spirograd.lang.frontend.kernel import Kernel
+    from spirograd.lang.frontend.scalar_cells import Cell
     from spirograd.lang.frontend.specialization import Specialization
     from spirograd.lang.frontend.steps import Packer
     from spirograd.lang.session_protocol import Session
 
-    ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray]
+    ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray, Cell]
 
 
 @dataclass(slots=True)

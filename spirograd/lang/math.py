@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import u32
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import MatrixType, VectorType
 from spirograd.lang.arithmetic import (
     acos,
     asin,
@@ -49,9 +49,9 @@ nan = _math.nan
 if TYPE_CHECKING:  # classes, which annotations can name
     from spirograd.lang.typed import ivec2, ivec3, ivec4, mat2, mat3, mat4, uvec2, uvec3, uvec4, vec2, vec3, vec4
 else:
-    vec2, vec3, vec4 = (MatrixType(n, None, float) for n in (2, 3, 4))
-    ivec2, ivec3, ivec4 = (MatrixType(n, None, int) for n in (2, 3, 4))
-    uvec2, uvec3, uvec4 = (MatrixType(n, None, u32) for n in (2, 3, 4))
+    vec2, vec3, vec4 = (VectorType(n, float) for n in (2, 3, 4))
+    ivec2, ivec3, ivec4 = (VectorType(n, int) for n in (2, 3, 4))
+    uvec2, uvec3, uvec4 = (VectorType(n, u32) for n in (2, 3, 4))
     mat2, mat3, mat4 = (MatrixType(n, n, float) for n in (2, 3, 4))
 
 __all__ = [

@@ -7,6 +7,7 @@ over the entries, so the IR has no matrices. In kernels matrices are values: see
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,10 +18,12 @@ from spirograd.base.errors import SpirogradIndexError, SpirogradValueError
 from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, dense_algebra, scalar
+from spirograd.lang.broadcasting import joint_shape, spread
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
+from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
 from spirograd.lang.leaves import common_dtype, typed, unify_entries
 from spirograd.lang.scalar import Scalar, Value, is_number, is_scalar, type_error
@@ -54,13 +57,14 @@ def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
     """Return the entries in row-major order and the shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
-    if isinstance(data, np.ndarray):
-        if data.ndim not in (1, 2) or data.size == 0:
-            raise type_error(f"a vector or matrix cannot be made of an array of shape {data.shape}")
-        return data.reshape(-1).tolist(), data.shape
+    array = host_array(data)
+    if array is not None:
+        if array.ndim not in (1, 2) or array.size == 0:
+            raise type_error(f"a vector or matrix cannot be made of an array of shape {array.shape}")
+        return array.reshape(-1).tolist(), array.shape
     if not isinstance(data, (list, tuple, range)):
         raise type_error(f"a vector or matrix is made of a list of numbers or of rows, not of {scalar.describe(data)}")
-    items = list(data)
+    items = [without_axes(e) for e in data]
     if not items:
         raise type_error("a vector needs at least one entry")
     if all(is_scalar(e) for e in items):
@@ -78,30 +82,21 @@ def _operand(x: object) -> Any:
     """Return a scalar as it is; lists and arrays as matrices; None for other objects."""
     if isinstance(x, Matrix) or is_scalar(x):
         return x
-    if isinstance(x, np.ndarray) and x.ndim == 0:
-        return x.item()
-    if isinstance(x, (list, tuple, np.ndarray)):
+    if isinstance(x, (list, tuple)):
         return Matrix(x)
-    return None
+    array = host_array(x)
+    return None if array is None else array.item() if array.ndim == 0 else Matrix(array)
 
 
 def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Matrix:
     """Return ``function`` over the entries of the matrices among ``args``, scalars broadcast."""
     operands = [_operand(a) for a in args]
-    shape: Shape | None = None
     for a, given in zip(operands, args):
         if a is None:
             raise type_error(f"a vector or matrix cannot be combined with {scalar.describe(given)}")
-        if isinstance(a, Matrix):
-            if shape is not None and a.shape != shape:
-                raise type_error(
-                    f"shapes differ: a {shape_name(shape)} with a {shape_name(a.shape)}",
-                    "operators work entry by entry; the matrix product is `@`, and `.transpose()` swaps rows and columns",
-                )
-            shape = a.shape
-    assert shape is not None
-    size = int(np.prod(shape))
-    columns = [a._entries if isinstance(a, Matrix) else [a] * size for a in operands]
+    shape = joint_shape([a.shape for a in operands if isinstance(a, Matrix)])
+    size = math.prod(shape)
+    columns = [spread(a._entries, a.shape, shape) if isinstance(a, Matrix) else [a] * size for a in operands]
     return make([function(*items) for items in zip(*columns)], shape)
 
 

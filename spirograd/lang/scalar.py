@@ -274,7 +274,7 @@ def dtype_of(x: Scalar) -> DType:
     return x.dtype if isinstance(x, Value) else literal_type(x)
 
 
-def cast(x: Scalar, t: DType) -> Value:
+def cast(x: object, t: DType) -> Value:
     """Convert ``x`` to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
     if isinstance(x, Value):
         return Value(builder().cast(x.op, t))

@@ -66,6 +66,13 @@ class PlannedLoop(Protocol):
         """Plan ``works``, which may run at the same time."""
 
 
+class LaunchNumbers(Protocol):
+    """The numbers of launches, which their random numbers depend on: `runtime.launcher.Launcher`."""
+
+    def next_number(self) -> int:
+        """Return the number of the next launch."""
+
+
 class Session(CompileTarget, Protocol):
     """The state between `init` and `reset`: a device, its memory, and compiled kernels. ``plain``: kernels run as plain Python."""
 
@@ -86,6 +93,10 @@ class Session(CompileTarget, Protocol):
     @property
     def memory(self) -> MemoryAllocator:
         """The allocator of its memory."""
+
+    @property
+    def launcher(self) -> LaunchNumbers:
+        """The numbers of its launches."""
 
     @property
     def reports_pending(self) -> bool:

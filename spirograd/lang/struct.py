@@ -14,11 +14,12 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.lang import scalar
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import MatrixType, element_type
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of, typed
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -29,11 +30,12 @@ _RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_
 
 def _member(value: object) -> object:
     """Return a member as the language represents it: lists become vectors, dicts become structs."""
+    value = without_axes(value)
     if isinstance(value, (Matrix, Struct)) or scalar.is_scalar(value):
         return value
     if isinstance(value, Mapping):
         return Struct(value)
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, (list, tuple)) or host_array(value) is not None:
         return Matrix(value)
     raise type_error(f"a member of a struct is a number, vector, matrix or struct, not {scalar.describe(value)}")
 
@@ -331,6 +333,7 @@ class StructType(AggregateType):
 
 def _construct(t: ValueType, value: object) -> object:
     """Return ``value`` as a member of type ``t``; a number fills."""
+    value = without_axes(value)
     if isinstance(t, DType):
         if not scalar.is_scalar(value):
             raise type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
@@ -368,7 +371,7 @@ def dataclass(cls: type) -> StructType:
 def type_of(value: Any) -> ValueType:
     """Return the type of a run-time value, number, vector or struct."""
     if isinstance(value, Matrix):
-        return MatrixType(value.n, value.m if value.ndim == 2 else None, value.dtype)
+        return element_type(value.shape, value.dtype)
     if isinstance(value, Struct):
         return StructType({name: type_of(v) for name, v in value.entries.items()}, value.methods)
     return scalar.dtype_of(value)

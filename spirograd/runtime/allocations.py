@@ -275,9 +275,9 @@ class Allocation:
         return int(np.frombuffer(view, np.uint8).ctypes.data)
 
     @property
-    def shared_gpu(self) -> int | None:
-        """The number of the GPU whose memory this is, if other libraries of the process use the same GPU, else None."""
-        return self.device.ordinal if isinstance(self.device, SharesMemory) and not self.freed else None
+    def sharing(self) -> SharesMemory | None:
+        """The device, if other libraries of the process use the same GPU, else None; None also once the memory is freed."""
+        return self.device if isinstance(self.device, SharesMemory) and not self.freed else None
 
     @property
     def freed(self) -> bool:

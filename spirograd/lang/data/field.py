@@ -23,7 +23,10 @@ from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, Scal
 from spirograd.lang.data.shapes import element_index, shape_tuple
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import DTypeLike
+
+    from spirograd.lang.data.device_arrays import TorchDevice
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
 
@@ -118,7 +121,7 @@ class MatrixField(ScalarField):
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
-    def to_torch(self, device: object = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
+    def to_torch(self, device: TorchDevice = None, keep_dims: bool = False, *, copy: bool | None = True) -> torch.Tensor:
         """Return elements as `Contents.to_torch`, with its ``device`` and ``copy``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out

@@ -28,6 +28,8 @@ class Ndarray(Contents, HostScope):
     ``layout``: the requested layout of a tensor.
     """
 
+    shape: tuple[int, ...]
+    view: HostView
     # Caches of launches: the state of the array that compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[object, ...] | None = None
     _sg_binding: object = None
@@ -50,7 +52,7 @@ class Ndarray(Contents, HostScope):
         self.element_shape = element_shape
         self.layout = layout
         self._build = build
-        self.view: HostView = dense_view(self.dtype, self.shape, element_shape)
+        self.view = dense_view(self.dtype, self.shape, element_shape)
         self._places: elements.Places | None = None
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))

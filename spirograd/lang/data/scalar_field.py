@@ -25,12 +25,14 @@ from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.nodes import Place, SNode, Tabled
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
-from spirograd.lang.scalar import Scalar, Value
+from spirograd.lang.host_arrays import without_axes
+from spirograd.lang.scalar import Number, Scalar, Value
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
@@ -148,7 +150,7 @@ def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin:
     return new
 
 
-class ScalarField(Contents, Field):
+class ScalarField(Field, Contents):
     """A field of scalars of ``dtype``, made by `field`; the base of `MatrixField`.
 
     ``role``: "primal", "grad", "dual", or "grad_dual" (tangents of gradients).
@@ -462,6 +464,7 @@ class ScalarField(Contents, Field):
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: object, value: object) -> None:
+        value = value if scalar.is_number(value) else without_axes(value)
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._address(key)
@@ -482,7 +485,8 @@ class ScalarField(Contents, Field):
     def _subject(self) -> str:
         return f"field `{self.name}`"
 
-    def _filling(self, value: object) -> object:
+    def _filling(self, value: object) -> Number | Array:
+        value = without_axes(value)
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
         return value

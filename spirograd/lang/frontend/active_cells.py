@@ -13,7 +13,7 @@ from typing import Any
 from spirograd.base.dtypes import i32, i64, u1
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.nodes import SNode
-from spirograd.lang.data.regions import FIRST, Level, Path, Region, parts_to, path_to
+from spirograd.lang.data.regions import FIRST, Level, Path, parts_to, path_to
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.data.tree_layout import decode_of
 from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, length_of, local
@@ -56,11 +56,11 @@ class _Cells:
         last = max([k for k, part in enumerate(parts) if part.in_region], default=-1)
         self.inside = parts[last + 1 :]
         self.inner = math.prod(n for below in self.inside for n in below.extents)  # iterations in each cell of the region
-        self.region: Region = path.region
+        self.region = None if pointer is None else pointer.region
 
     def size(self) -> Value:
         """Return the number of iterations."""
-        if self.pointer is None:
+        if self.region is None:
             return scalar.constant(self.inner, i64 if self.inner > 2**31 - 1 else i32)
         used, capacity = [hidden_element(self.t, field, []).load() for field in (self.region.used, self.region.capacity)]
         wide = (self.region.most - FIRST) * self.inner > 2**31 - 1
@@ -70,7 +70,7 @@ class _Cells:
         """Return the index that a counter stands for; any if there is no active cell."""
         inner = counter if self.pointer is None else scalar.raw_mod(counter, self.inner)
         index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
-        if self.pointer is None:
+        if self.pointer is None or self.region is None:
             return index
         home = self._home(counter)
         number = scalar.as_value(arithmetic.max(home - 1, scalar.constant(0, home.dtype)))
@@ -101,4 +101,5 @@ class _Cells:
 
     def _home(self, counter: Value) -> Value:
         """Return 1 + the number of the cell among all cells of its node, 0 if it is not active."""
+        assert self.region is not None
         return scalar.as_value(hidden_element(self.t, self.region.home, [self._cell(counter)]).load())

@@ -15,7 +15,7 @@ from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.nodes import Dynamic, SNode
-from spirograd.lang.data.regions import NULL, Group, Level, Path, Region, path_to
+from spirograd.lang.data.regions import NULL, CellRegion, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
 from spirograd.lang.data.tree_layout import decode_of
 from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
@@ -86,7 +86,7 @@ def deactivate(t: Tracer, node: ast.Call) -> None:
         empty(t, path, index)
         return
     at = _entry(t, path.levels[:-1], level, index)
-    if level.table is not None:
+    if level.table is not None and level.region is not None:
         _free(t, hidden_element(t, level.table, at), level.region)
         return
     word, bit = word_and_bit(t, level, at, index)
@@ -114,7 +114,8 @@ def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
     t.assumptions.learn(Deactivates())
     level, b = path.levels[-1], scalar.builder()
     entries = level.list
-    assert entries is not None
+    table, region = level.table, level.region
+    assert entries is not None and table is not None and region is not None
     cell = cell_of(t, path.levels[:-1], index, False)
     length = list_element(t, entries, cell, index)
 
@@ -124,15 +125,14 @@ def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
         first = b.const(0)
         (k,) = b.begin(i32)
         at = [Value(k) * entries.chunk if axis == entries.axis else v for axis, v in enumerate(index)]
-        _free(t, hidden_element(t, level.table, in_cell(cell, level.digits, at)), level.region)
+        _free(t, hidden_element(t, table, in_cell(cell, level.digits, at)), region)
         b.for_(first, chunks.op, [], b.end(), LoopAttr(deactivates=True))
 
     where(length.load() > 0, free)
 
 
-def _free(t: Tracer, entry: Element, region: Region | None) -> None:
+def _free(t: Tracer, entry: Element, region: CellRegion) -> None:
     """Deactivate the cell at an entry of the table of ``region``."""
-    assert region is not None
 
     def free() -> None:
         number = entry.atomic("exchange", NULL)
@@ -141,7 +141,7 @@ def _free(t: Tracer, entry: Element, region: Region | None) -> None:
     where(entry.load() > NULL, free)
 
 
-def _free_cell(t: Tracer, region: Region, number: Value) -> None:
+def _free_cell(t: Tracer, region: CellRegion, number: Value) -> None:
     hidden_element(t, region.home, [number]).store(0)
     _clear(t, region, region.cells, number, {})
     place = hidden_element(t, region.freed_count, []).atomic("add", 1)
@@ -174,6 +174,7 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Any], cell: Value | N
         component = np.unravel_index(place.component, place.field.element_shape) if place.field.element_shape else ()
         Element(element.ref, element.indices, tuple([b.const(int(k)) for k in component])).store(0)
     for node in group.tables:
+        assert node.table is not None and node.cells_in is not None
         _free(t, hidden_element(t, node.table, at), node.cells_in)
     b.for_(first, last, [], b.end(), LoopAttr(deactivates=True))
 

@@ -14,10 +14,12 @@ from spirograd.lang.frontend.source import Source
 
 @dataclass(slots=True)
 class LoopScope:
-    """A loop around the statement being traced. ``kind``: "parallel", "serial" or "static"; ``depth``: of the builder inside."""
+    """A loop around the statement being traced. ``kind``: "parallel", "serial" or "static"; ``depth``: of the builder inside; ``copies``:
+    how often a static loop traces its body."""
 
     kind: str
     depth: int
+    copies: int = 1
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError, SpirogradUnsupportedError
 from spirograd.lang import arithmetic, context, plain_python
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import MatrixType, element_type
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.frontend.func import Func, is_scalar_type, is_template
 from spirograd.lang.frontend.parameters import (
@@ -94,8 +94,7 @@ def _copied(parameter: Any, array: Any, copies: list[tuple[object, Ndarray]]) ->
     """Return an ndarray with the contents of an array of another library."""
     dtype, ndim, element_shape, *_ = parameter.key(array)
     shape = tuple(array.shape)[:ndim]
-    rows, columns = (*element_shape, None, None)[:2]
-    copy = ScalarNdarray(dtype, shape) if rows is None else MatrixType(rows, columns, dtype).ndarray(shape)
+    copy = element_type(element_shape, dtype).ndarray(shape) if element_shape else ScalarNdarray(dtype, shape)
     fill = copy.from_torch if hasattr(array, "detach") else copy.from_numpy
     fill(array.detach() if hasattr(array, "detach") else array)
     copies.append((array, copy))

@@ -300,6 +300,7 @@ def _check_cells(level: Level, enough: Value) -> None:
 
 def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
     """Return the number of a cell, from its table; of `dynamic` nodes, of a chunk."""
+    assert level.table is not None
     entry = hidden_element(t, level.table, at)
     number = entry.load()
     if not activate:
@@ -317,7 +318,7 @@ def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value
 def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
     """Return the number of the chunk with the entry at ``index``, which the list is made to include."""
     entries = level.list
-    assert entries is not None
+    assert entries is not None and level.table is not None
     order = [position for (position, _, _), _ in level.number]
     positions = [position for position, _, _ in level.digits.parts]
     arguments = _arguments(level, at, index)
@@ -350,6 +351,7 @@ def number_of(level: Level, index: Sequence[Value], t: DType) -> Value:
 
 def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> tuple[Element, Value]:
     """Return where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
+    assert level.mask is not None
     number = number_of(level, index, i32)
     word = hidden_element(t, level.mask, [*at, scalar.raw_div(number, WORD)])
     one = scalar.constant(1, u32)
