@@ -301,12 +301,16 @@ class Versions:
         """Note that the contents are needed as they are now, at first index ``first`` or (None) all."""
         self._wanted[key].add(self._stored[key].part(first))
 
+    def is_wanted(self, key: Key) -> bool:
+        """Return whether any of the contents is needed."""
+        wanted = self._wanted.get(key)
+        return wanted is not None and (wanted.all or bool(wanted.parts))
+
     def write(self, key: Key, first: Callable[[], int | None]) -> Iterable[tuple[Key, Saved]]:
         """Save what is needed before it is overwritten, at the index that ``first`` gives or (None) all over; what was saved, by key."""
-        wanted = self._wanted.get(key)
-        if wanted is None or not (wanted.all or wanted.parts):
+        if not self.is_wanted(key):
             return
-        memory = self._stored[key]
+        memory, wanted = self._stored[key], self._wanted[key]
         for part in wanted.take(memory.part(first())):
             yield key, Saved(memory, part, None, self._copy_memory)
 
