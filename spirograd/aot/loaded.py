@@ -329,7 +329,8 @@ def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKern
         frozenset([(kind, index, renamed[part] if kind == "tree" else part) for kind, index, part in parts])
         for parts in (effects.parts_read, effects.parts_written)
     ]
-    return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written))
+    other = None if compiled.overlapping is None else _compiled(compiled.overlapping, keys)
+    return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written), overlapping=other)
 
 
 def _size(size: Size | None, keys: Mapping[int, int]) -> Size | None:

@@ -264,7 +264,8 @@ class CompiledKernel:
     offset in temps) of each scalar returned. ``stages``: text or bytes of every stage by its name, for dumps and ``kernel.ir()``.
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves. ``disjoint``:
-    arrays that the launcher compares before each launch: if they overlap, it runs code that was compiled for arrays that do.
+    arrays that the launcher compares before each launch: if they overlap, it runs code that was compiled for arrays that do. Modules of
+    `aot` contain that code as ``overlapping``; sessions compile it when it is first needed.
     """
 
     name: str
@@ -285,6 +286,7 @@ class CompiledKernel:
     space_limits: tuple[SpaceLimit, ...] = ()
     recursive: bool = False
     disjoint: tuple[DisjointArray, ...] = ()
+    overlapping: CompiledKernel | None = None
 
     @property
     def target(self) -> Target:

@@ -75,6 +75,9 @@ class Launcher:
         """Load ``compiled`` on the device and build its launch plan. Raises the device's errors on an invalid module."""
         with graph_recording.paused(), span(f"load {compiled.name}", "load"):
             plan = LaunchPlan(self, compiled)
+        other = compiled.overlapping
+        if other is not None:
+            plan.with_sibling(lambda: self.prepare(other))
         self.plans[id(plan.executable)] = plan
         return plan
 
