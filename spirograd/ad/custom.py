@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Protocol, TypeGuard, TypeVar
+from typing import ParamSpec, Protocol, TypeGuard, TypeVar
 
 from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
@@ -16,6 +16,7 @@ from spirograd.lang.scalar import describe
 
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
+P = ParamSpec("P")
 
 
 def grad_replaced(function: F) -> F:
@@ -78,8 +79,8 @@ def _is_grad_replaced(value: object) -> TypeGuard[_GradReplaced]:
 def grad_for(primal: object, saves: bool = True) -> Callable[[F], F]:
     """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
-    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at first indices given by
-    arguments, such as ``x[s, i]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
+    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at indices given by arguments,
+    such as ``x[s, i]`` and ``x[i, s]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
     ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
     SpirogradRuntimeTypeError if ``primal`` is not decorated.
     """
@@ -97,7 +98,7 @@ def grad_for(primal: object, saves: bool = True) -> Callable[[F], F]:
     return decorate
 
 
-def checkpoint(function: Callable[..., R], *args: object, **kwargs: object) -> R:
+def checkpoint(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call ``function(*args, **kwargs)``. A tape does not keep what its launches overwrite; in the reverse pass they run again, and are
     recorded only then. So a tape takes the memory of one such call at a time, and what the memory that it uses held before each call.
 

@@ -13,11 +13,10 @@ from spirograd.base.protocols import Allocation, Place
 from spirograd.lang.data import numpy_transfer
 
 if TYPE_CHECKING:
-    import torch
-
+    from spirograd.lang.data.device_arrays import Tensor
     from spirograd.lang.session_protocol import Session
 
-    ExternalArray = Union[Array, torch.Tensor]
+    ExternalArray = Union[Array, Tensor]
 
 
 def device_copy(session: Session, array: ExternalArray, binding: Place) -> Allocation:

@@ -19,9 +19,9 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
-    import torch
+    from spirograd.lang.data.device_arrays import Tensor
 
-    Storage = Union[FieldOrArray, torch.Tensor]
+    Storage = Union[FieldOrArray, Tensor]
 
 
 S = TypeVar("S", bound="Storage")
@@ -68,10 +68,10 @@ class FieldLoss(Loss[FieldOrArray]):
         self.storage.grad.fill(1.0)
 
 
-class TensorLoss(Loss["torch.Tensor"]):
+class TensorLoss(Loss["Tensor"]):
     """A torch tensor. Its gradient is allocated if it has none yet."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         super().__init__(tensor, ("host", tensor.data_ptr()))
 
     def clear(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError, render
 from spirograd.lang.annotations import MatrixType, NdarrayType, element_type
@@ -22,7 +21,7 @@ from spirograd.lang.frontend.parameters import (
 
 def example_arguments(
     kernel: Kernel, first: Sequence[object], template_args: Mapping[str, object], gradients: bool
-) -> tuple[list[Parameter], list[Any]]:
+) -> tuple[list[Parameter], list[object]]:
     """Return the parameters of a kernel that callers provide, and all arguments to trace it for. ``first``: arguments given by position.
 
     Raises SpirogradValueError for unknown names and missing examples; SpirogradUnsupportedError for kinds of parameters that modules do not

@@ -9,8 +9,9 @@ import numpy as np
 if TYPE_CHECKING:
     from typing import TypedDict
 
+    ElementType = np.dtype[np.generic]  # the type of the elements of an array
     # An array of any shape and type of elements. `numpy.typing.NDArray` is written with `Any`.
-    Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+    Array = np.ndarray[tuple[int, ...], ElementType]
 
     class ArrayInterface(TypedDict):
         """Memory of an array as `__array_interface__` describes it, in version 3. ``data``: its address, and whether it is read-only."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.ad.versions import Saved
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.interop.kernel_function import KernelFunction
+from spirograd.interop.kernel_function import Arguments, KernelFunction
 from spirograd.interop.linearization import Linearization
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def refuse_number(function: KernelFunction, name: str, problem: str) -> NoReturn
 
 def second(
     function: KernelFunction,
-    values: Mapping[str, Any],
+    values: Arguments,
     active: Collection[str],
     directions: Mapping[str, Tensor],
     adjoints: Sequence[Tensor],

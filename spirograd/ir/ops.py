@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class OpCode:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (BY_NAME.__getitem__, (self.name,))
 
 
@@ -67,7 +67,21 @@ _LEVELS = {
 BY_NAME: dict[str, OpCode] = {}
 
 
-def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCode:
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    class _Properties(TypedDict, total=False):
+        """The properties of an entry that have a default."""
+
+        domain: str
+        rule: str
+        commutative: bool
+        level: str
+        elementary: bool
+        evaluate: Callable[..., object]
+
+
+def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Unpack[_Properties]) -> OpCode:
     code = OpCode(name, arity, effect, doc, **kw)
     BY_NAME[name] = code
     return code

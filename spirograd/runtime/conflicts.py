@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.arguments import ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments
 from spirograd.base.device import Sections, Step, Uses, one_by_one
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from spirograd.base.device import TakesWork
     from spirograd.base.protocols import Allocation
 
 Part = tuple["Allocation | None", str]  # Memory, None for memory of other libraries, and the part of it.
@@ -62,7 +66,7 @@ def _apart(node: Sections) -> bool:
     return True
 
 
-def _number(memory: Any) -> int:
+def _number(memory: Allocation | None) -> int:
     return _ALL if memory is None or memory.keep is not None else int(memory.number)
 
 
@@ -92,3 +96,9 @@ def memory_of(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> 
             if getattr(arguments.arrays[index], ROLE_ATTRIBUTES[role]):
                 out.append((getattr(arguments.arrays[index], ROLE_ALLOCATIONS[role]), ""))
     return out
+
+
+def exclusively(lock: threading.RLock, work: Callable[[TakesWork], None], device: TakesWork) -> None:
+    """Do ``work`` while the lock is held."""
+    with lock:
+        work(device)

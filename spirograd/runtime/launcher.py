@@ -19,7 +19,7 @@ import numpy as np
 from spirograd.base import once, validity
 from spirograd.base.arguments import ALLOCATION_NAMES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
-from spirograd.base.device import CallsNatively, Device, Launch, Step
+from spirograd.base.device import CallsNatively, Device, LaunchWork, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
@@ -30,7 +30,7 @@ from spirograd.runtime import allocations, graph_recording, stream_order
 from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.array_overlap import overlap_test
-from spirograd.runtime.conflicts import Part, memory_of
+from spirograd.runtime.conflicts import Part, exclusively, memory_of
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
@@ -39,7 +39,9 @@ from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 
 if TYPE_CHECKING:
+    from spirograd.base.device import TakesWork
     from spirograd.base.protocols import Scalar
+    from spirograd.runtime.tuning import Tuning
 
 _NO_SIZES = AdstackSizes()
 _NO_WORDS: tuple[tuple[int, ...], None] = ((), None)
@@ -77,14 +79,14 @@ class Launcher:
             plan = LaunchPlan(self, compiled)
         other = compiled.overlapping
         if other is not None:
-            plan.with_sibling(lambda: self.prepare(other))
+            plan.make_sibling = lambda: self.prepare(other)
         self.plans[id(plan.executable)] = plan
         return plan
 
     def relay(self) -> None:
         """Have all plans launch by the current `Device.launch`, after a profiler has replaced or restored it."""
         for plan in list(self.plans.values()):
-            plan._launch = self.device.launch
+            plan.relay()
 
     @contextlib.contextmanager
     def without_prints(self) -> Iterator[None]:
@@ -137,10 +139,10 @@ class LaunchPlan:
 
     __slots__ = (
         "__weakref__", "_activates", "_arrays_written", "_claimed", "_count", "_exclusive", "_first_result",
-        "_heap_plan", "_heap_plans", "_last_number", "_last_numbers", "_launch", "_launched", "_launcher", "_limited",
-        "_locked", "_make_sibling", "_next", "_numbered", "_overlap", "_pack", "_placement", "_placement_of_sibling", "_places", "_reports",
-        "_results", "_sibling", "_temps", "_trees_written", "_words", "adstack_bytes", "compared", "compiled",
-        "diagnosed", "executable", "locations",
+        "_heap_plan", "_heap_plans", "_last_number", "_last_numbers", "_launch", "_launcher", "_limited",
+        "_locked", "_next", "_numbered", "_overlap", "_pack", "_placement", "_placement_of_sibling",
+        "_places", "_reports", "_results", "_sibling", "_temps", "_trees_written", "_tuning", "_words", "adstack_bytes",
+        "compared", "compiled", "diagnosed", "executable", "launched", "locations", "make_sibling",
     )  # fmt: skip
 
     def __init__(self, launcher: Launcher, compiled: CompiledKernel) -> None:
@@ -148,6 +150,7 @@ class LaunchPlan:
         self._launcher = launcher
         self._next = launcher.next_number
         self._launch = launcher.device.launch
+        self._tuning: Tuning | None = None
         self.executable = launcher.device.load(compiled)
         self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
         self._exclusive = threading.RLock()
@@ -168,9 +171,9 @@ class LaunchPlan:
         self._limited = space_check(compiled)
         self._overlap = overlap_test(compiled.disjoint)
         self.compared = compiled.disjoint
-        self._make_sibling: Callable[[], LaunchPlan] | None = None
+        self.make_sibling: Callable[[], LaunchPlan] | None = None  # Prepares code for arrays that overlap.
         self._sibling: LaunchPlan | None = None
-        self._launched: LaunchPlan | None = None  # The sibling, if its code ran last.
+        self.launched: LaunchPlan | None = None  # The sibling, if its code ran last.
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # The inputs by which the adstacks were placed.
         self._placement_of_sibling: dict[str, tuple[int, ...] | None] = {}
@@ -183,6 +186,23 @@ class LaunchPlan:
         self._last_number: int | None = None
         self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # By thread.
         self.locations: Callable[[], Sequence[Loc | None]] | None = None  # The place of each task in the source.
+
+    def tune(self, tuning: Tuning) -> None:
+        """Have ``tuning`` choose the executable of each launch from now on."""
+        self._tuning = tuning
+        self.relay()
+
+    def relay(self) -> None:
+        """Launch by the current `Device.launch`, or by the tuning, which launches by that."""
+        self._launch = self._launcher.device.launch if self._tuning is None else self._tuning.launch
+
+    def measured_choices(self) -> list[str]:
+        """Return a sentence for each choice between candidates that was made by measurement."""
+        return [] if self._tuning is None else [str(choice) for choice in self._tuning.choices()]
+
+    def _chosen(self, counts: Sequence[int | None]) -> object | None:
+        """Return the executable of launches with these numbers of iterations; None while candidates are measured."""
+        return self.executable if self._tuning is None else self._tuning.chosen(counts)
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -218,7 +238,7 @@ class LaunchPlan:
             if self._overlap is not None:
                 if self._overlap(arguments.arrays):
                     return self._launch_sibling(arguments, sizes, drawn)
-                self._launched = None
+                self.launched = None
             if self._limited is not None:
                 self._limited(arguments.scalars, arguments.arrays)
             if self._reports:
@@ -261,19 +281,15 @@ class LaunchPlan:
             self._note(recorder, block, drawn, Arguments.of(arguments.scalars, arrays, trees), words, counts)
         return None
 
-    def with_sibling(self, make: Callable[[], LaunchPlan]) -> None:
-        """Set the function that makes the plan of code for arrays that overlap, its sibling, when it is first needed."""
-        self._make_sibling = make
-
     def sibling_for(self, arguments: Arguments) -> LaunchPlan | None:
         """Return the sibling, compiled if necessary, if arrays overlap that the code of this plan assumes to be disjoint; else None."""
         if self._overlap is None or not self._overlap(arguments.arrays):
             return None
         with once.lock:
             if self._sibling is None:
-                if self._make_sibling is None:
+                if self.make_sibling is None:
                     raise SpirogradRuntimeError(f"kernel {self.compiled.name} was compiled for arrays that do not overlap: pass copies")
-                sibling = self._make_sibling()
+                sibling = self.make_sibling()
                 sibling.compared = self.compared
                 self._placement_of_sibling, sibling._placement_of_sibling = sibling._placement, self._placement
                 self._sibling = sibling
@@ -282,7 +298,7 @@ class LaunchPlan:
     def _launch_sibling(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> tuple[Scalar, ...] | None:
         sibling = self.sibling_for(arguments)
         assert sibling is not None
-        self._launched = sibling
+        self.launched = sibling
         values = sibling.launch(arguments, sizes, drawn)
         if drawn is None and sibling.last_number is not None:
             self.last_number = sibling.last_number
@@ -352,7 +368,8 @@ class LaunchPlan:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
             packed_counts = packed_counts if adstack_counts is None else adstack_counts
-        entry = native.entry(self.executable, packed_counts)
+        executable = self._chosen(packed_counts if adstack_counts is None else adstack_counts)
+        entry = None if executable is None else native.entry(executable, packed_counts)
         if entry is None:
             raise NotPrepared
         recording = LaunchSteps(self.compiled, code.steps, block, record, native.on_host, self.compared)
@@ -373,7 +390,7 @@ class LaunchPlan:
             recording.reported(entry.failed, entry.report)
         shared = self._reports or self._count is not None
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
-        return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
+        return recording.finish((entry.function, entry.context), (self, executable, entry.kept), outer, entry.lock)
 
     def _adstacks_of(
         self, native: CallsNatively, counts: tuple[int | None, ...], sizes: AdstackSizes
@@ -388,7 +405,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[object, ...]], object]) -> Callable[[], object]:
+    def _returned(self, result: Callable[[tuple[Scalar, ...]], object]) -> Callable[[], object]:
         """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
@@ -476,9 +493,9 @@ class LaunchPlan:
         if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
-        work: Callable[[Any], None] = Launch(self.executable, block, counts)
+        work: Callable[[TakesWork], None] = LaunchWork(self._chosen(counts) or self.executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
-            work = functools.partial(_exclusively, self._exclusive, work)
+            work = functools.partial(exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arguments)))
 
     def _repeat(self, number: int, drawn: int, arguments: Arguments, words: tuple[int, ...], counts: tuple[int | None, ...]) -> None:
@@ -515,11 +532,6 @@ class LaunchPlan:
         if self._places is None:
             return heap.plan(self.compiled, counts, sizes.entries, ample=sizes.ample)
         return heap.plan_on_device(self.compiled, counts, sizes)
-
-    @property
-    def launched(self) -> LaunchPlan:
-        """The plan whose code ran last: this one, or its sibling."""
-        return self._launched or self
 
     @property
     def last_heap_plan(self) -> HeapPlan | None:
@@ -576,11 +588,6 @@ class LaunchPlan:
         self._temps.read_into(self._first_result, memoryview(raw))
         values = np.frombuffer(raw, self._results)[0].item()
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
-
-
-def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: object) -> None:
-    with lock:
-        work(device)
 
 
 def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
