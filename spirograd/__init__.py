@@ -36,6 +36,7 @@ from spirograd.base.version import __version__ as __version__
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
+    SpirogradArrayError,
     SpirogradAssertionError,
     SpirogradBoundsError,
     SpirogradCallError,
@@ -154,7 +155,7 @@ from spirograd.lang.graph_statements import GraphStatus, checkpoint, stream_para
 from spirograd.lang.graph_statements import do_while as graph_do_while
 from spirograd.lang.graph_statements import parallel as graph_parallel
 from spirograd.lang.graph_statements import parallel_context as graph_parallel_context
-from spirograd.lang.groups import global_thread_idx
+from spirograd.lang.groups import block_idx, global_thread_idx
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -244,6 +245,7 @@ __all__ = [
     "SNode",
     "ScalarField",
     "ScalarNdarray",
+    "SpirogradArrayError",
     "SpirogradAssertionError",
     "SpirogradBoundsError",
     "SpirogradCallError",
@@ -297,6 +299,7 @@ __all__ = [
     "bit_shl",
     "bit_shr",
     "bit_xor",
+    "block_idx",
     "block_local",
     "cache_read_only",
     "cast",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base import dtypes, knobs, tracebacks
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradRuntimeError, translate_by
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
@@ -144,6 +144,7 @@ def _choose(names: list[str], config: Config) -> str:
 @one_at_a_time
 def reset() -> None:
     """End the session: its fields, arrays and compiled kernels cannot be used any more."""
+    translate_by(None)
     if context.has_session():
         session = context.session()
         context.set_session(None)

@@ -55,7 +55,7 @@ from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.array_words import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
-from spirograd.runtime.pools import Extent, Pool, PoolPlan
+from spirograd.runtime.pools import Pool, PoolExtent, PoolPlan
 from spirograd.runtime.stream_order import Order
 from spirograd.runtime.tuning import Tuner
 from spirograd.transfers import Transfers
@@ -101,6 +101,8 @@ class Session:
             config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
             config.short_circuit_operators,
             config.unrolling_limit,
+            prints_fixed=config.number_format == "fixed",
+            ignores_sign_of_powers=config.negative_powers == "ignore_sign",
             group_size=config.default_gpu_block_dim,
             **options_of_device(self.device.caps),
             detect_races=config.detect_races,
@@ -282,7 +284,7 @@ class Session:
 
     def cells_memory(self, region: CellRegion) -> Pool:
         """Memory of zeros for the cells of a region of a sparse tree."""
-        parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
+        parts = tuple([PoolExtent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
         plan = PoolPlan(parts, region.reserved, region.first, region.most, used, capacity, repr(region.node), region.call)
         with graph_recording.paused():

@@ -19,7 +19,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
-from spirograd.base.device import CallsNatively, Device, Launch, Step
+from spirograd.base.device import CallsNatively, Device, LaunchWork, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
@@ -385,7 +385,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[object, ...]], object]) -> Callable[[], object]:
+    def _returned(self, result: Callable[[tuple[Scalar, ...]], object]) -> Callable[[], object]:
         """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
@@ -473,7 +473,7 @@ class LaunchPlan:
         if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
-        work: Callable[[TakesWork], None] = Launch(self._chosen(counts) or self.executable, block, counts)
+        work: Callable[[TakesWork], None] = LaunchWork(self._chosen(counts) or self.executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
             work = functools.partial(_exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arguments)))
