@@ -125,7 +125,6 @@ class Session:
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
-        self.tuner = Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache) if self._is_tuned() else None
         self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
@@ -216,12 +215,14 @@ class Session:
         tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.kernel)
         return [f"{tuning.kernel}, {choice}" for tuning in tunings for choice in tuning.choices()]
 
-    def _is_tuned(self) -> bool:
-        """Return whether launches may measure alternatives: they must be done when they return. Under checks, the alternatives differ in
-        what they report first."""
-        return (
-            self.cfg.tune and not self.cfg.debug and not self.plain and not (self.caps.target.asynchronous or self.caps.target.interpreted)
-        )
+    @once
+    def tuner(self) -> Tuner | None:
+        """What measures alternatives to the code of the cost model; None if launches are not done when they return, or under checks, where
+        alternatives differ in what they report first."""
+        target, config = self.caps.target, self.cfg
+        if not config.tune or config.debug or self.plain or target.asynchronous or target.interpreted:
+            return None
+        return Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache)
 
     def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:
         """Compile ``kernel`` with an alternative to a decision of the cost model, or take it from the offline cache."""
@@ -416,8 +417,9 @@ class Session:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            if self.tuner is not None:
-                self.tuner.close()
+            tuner = self.__dict__.get("tuner")
+            if tuner is not None:
+                tuner.close()
             with contextlib.suppress(Exception):
                 self.launcher.synchronize()
             if self._profile is not None:
