@@ -70,7 +70,7 @@ class Transfers:
         # Arrays that the host addresses: argument, what errors call it, array, copy.
         self._host: list[tuple[int, str, Array, Allocation | None]] = []
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
-        self.tensors: dict[int, tuple[str, object]] = {}  # those of torch by argument, with what errors call them
+        self.tensors: dict[int, tuple[str, protocols.Tensor]] = {}  # those of torch by argument, with what errors call them
         self.torch_records = False  # whether torch records operations on one of them
 
     def bind(self, value: object, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:

@@ -79,8 +79,8 @@ def _is_grad_replaced(value: object) -> TypeGuard[_GradReplaced]:
 def grad_for(primal: object, saves: bool = True) -> Callable[[F], F]:
     """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
-    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at first indices given by
-    arguments, such as ``x[s, i]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
+    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at indices given by arguments,
+    such as ``x[s, i]`` and ``x[i, s]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
     ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
     SpirogradRuntimeTypeError if ``primal`` is not decorated.
     """

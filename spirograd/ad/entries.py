@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, cast
 from weakref import ref as weakly
 
 from spirograd.ad import external_arrays
-from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, Returned
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, Part, Returned
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
+from spirograd.autodiff.derivative import Slice
 from spirograd.base.arguments import ArrayBinding
 from spirograd.base.loc import Loc
 from spirograd.base.protocols import Allocation, Place
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.size_nodes import Size
-from spirograd.derivatives.first_indices import accesses_by_first_index
+from spirograd.derivatives.slices_of_accesses import accesses_by_slice
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
@@ -55,15 +55,15 @@ class TapeEvent:
 class LaunchAccess:
     """Memory that a kernel uses: a field, with its ``key`` and ``storage``, or the array argument number ``arg`` of each launch.
 
-    ``first``: the first index of the access, where the host can know it. The field is not kept alive.
+    ``at``: the slice that is accessed, where the host can know it. The field is not kept alive.
     """
 
-    __slots__ = ("_storage", "arg", "first", "key", "loc", "name")
+    __slots__ = ("_storage", "arg", "at", "key", "loc", "name")
 
-    def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, first: Size | None = None) -> None:
+    def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, at: Slice | None = None) -> None:
         self.name = ref.name
         self.loc = loc
-        self.first = first
+        self.at = at
         self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
         self.key: Key = None
         self._storage: Callable[[], ScalarField | None] = _nothing
@@ -84,7 +84,7 @@ def _nothing() -> None:
 class Footprint:
     """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses.
     ``used``, ``written``: one access for each memory that it uses, or writes; ``accesses``, ``writes``: the same for each memory and
-    first index. ``shadows``: the gradients and tangents that it writes."""
+    slice. ``shadows``: the gradients and tangents that it writes."""
 
     def __init__(self, specialization: Specialization) -> None:
         kernel = specialization.kernel
@@ -93,7 +93,7 @@ class Footprint:
         self.used = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
         self.written = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
         self.accesses, self.writes = (
-            [LaunchAccess(ref, specialization.fields, None, first) for ref, first in accesses_by_first_index(kernel, effects)]
+            [LaunchAccess(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)]
             for effects in (_ALL, _WRITES)
         )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
@@ -106,9 +106,9 @@ class DerivativeFootprint:
     def __init__(self, gradient: SpecializedDerivative) -> None:
         derivative, fields = gradient.derivative, gradient.primal.fields
         residuals = gradient.residuals if gradient.acts else ()
-        self.residuals = [(LaunchAccess(r.ref, fields, r.loc, r.first), version_of(r)) for r in residuals]
-        self.writes = [LaunchAccess(write.ref, fields, write.loc, write.first) for write in derivative.writes]
-        self.accesses = [LaunchAccess(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
+        self.residuals = [(LaunchAccess(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
+        self.writes = [LaunchAccess(write.ref, fields, write.loc, write.at) for write in derivative.writes]
+        self.accesses = [LaunchAccess(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
             [LaunchAccess(place.ref, fields, place.loc) for place in places] for places in places_of
@@ -184,11 +184,11 @@ class Launch:
         storages = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
         return (storage for storage in storages if storage is not None)
 
-    def first(self, size: Size | None) -> int | None:
-        """Return the value of a first index at this launch."""
-        if size is None:
+    def part(self, at: Slice | None) -> Part | None:
+        """Return the axis and the index of a slice at this launch."""
+        if at is None:
             return None
-        return evaluate(size, self.packer.scalars, self.packer.arrays)
+        return at.axis, evaluate(at.index, self.packer.scalars, self.packer.arrays)
 
     def snapshot(self, access: LaunchAccess) -> Iterator[tuple[str, int]]:
         """Keep a copy of an array of the host as it is now, unless there is one; gives its name and bytes."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from spirograd.ad.entries import Launch, LaunchAccess
 from spirograd.ad.external_arrays import address_of, on_host
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.protocols import Allocation
 from spirograd.lang import context
@@ -84,7 +84,7 @@ class Exposed:
         for access in watched:
             key, storage = launch.memory(access)
             if key in self.known:
-                self._look(key, self.known[key].memory.copied_part(launch.first(access.first)))
+                self._look(key, self.known[key].memory.copied_part(launch.part(access.at)))
             elif storage is not None and is_exposed(storage):
                 self.known[key] = Saved(Stored(access.name, storage), None)
 
@@ -93,19 +93,19 @@ class Exposed:
         for access in writes if self.known else ():
             known = self.known.get(launch.memory(access)[0])
             if known is not None:
-                known.update(known.memory.copied_part(launch.first(access.first)))
+                known.update(known.memory.copied_part(launch.part(access.at)))
 
-    def look(self, key: Key, first: int | None) -> None:
-        """Look for writes to memory, at first index ``first``, or (None) anywhere."""
+    def look(self, key: Key, at: Part | None) -> None:
+        """Look for writes to memory, in the slice ``at``, or (None) anywhere."""
         if key in self.known:
-            self._look(key, self.known[key].memory.copied_part(first))
+            self._look(key, self.known[key].memory.copied_part(at))
 
     def look_everywhere(self) -> None:
         """Look for writes to all that is watched."""
         for key in list(self.known):
             self._look(key, None)
 
-    def _look(self, key: Key, part: int | None) -> None:
+    def _look(self, key: Key, part: Part | None) -> None:
         known = self.known[key]
         changed = known.changed(part)
         if changed is not None:

@@ -32,7 +32,7 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
-from spirograd.lang.traced_numbers import RefusedNumbers
+from spirograd.lang.traced_numbers import RefusedNumbers, TracedNumber
 
 logger = logging.getLogger("spirograd")
 
@@ -94,7 +94,7 @@ class FwdMode(ProgramRecorder, NearNames):
 
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
-    ) -> Sequence[object]:
+    ) -> Sequence[Scalar | TracedNumber]:
         """Return the numbers ``values`` of the element at ``key`` of ``memory`` as such that cannot be used; ``location``: the line."""
         followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
         return self._numbers.of(values, location()) if followed else values

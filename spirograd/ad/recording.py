@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import DerivativeFootprint, Launch, LaunchAccess, TapeEvent, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import wait_for_exposed
-from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
-from spirograd.ad.undo_log import Part, UndoLog
+from spirograd.ad.undo_log import UndoLog, Written
 from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
@@ -28,7 +28,7 @@ from spirograd.lang import context
 
 if TYPE_CHECKING:
     from spirograd.ad.steps import Step, WriteStep
-Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
+Parts = Mapping[tuple[Key, Part | None], tuple[str, FieldOrArray]]  # by key and slice (None: all of it)
 
 
 class TapeRecording:
@@ -96,10 +96,10 @@ class TapeRecording:
             self._save(access, launch, event)
         return launch.run()
 
-    def write(self, key: Key, first: int | None, reverse: Callable[[], None] | None) -> None:
-        """Save what the host is about to write: at first index ``first``, or (None) all of it."""
+    def write(self, key: Key, at: Part | None, reverse: Callable[[], None] | None) -> None:
+        """Save what the host is about to write: in the slice ``at``, or (None) all of it."""
         event = self._event()
-        event.saved += self.versions.write(key, lambda: first)
+        event.saved += self.versions.write(key, lambda: at)
         event.reverse = reverse
 
     def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
@@ -110,17 +110,17 @@ class TapeRecording:
         """Record a gradient of Python's own, which reads the memory ``used`` as it is now."""
         event = self._event()
         event.reverse = reverse
-        for (key, first), (name, storage) in used.items():
-            self.need(event, key, name, storage, FUNCTION, first)
+        for (key, at), (name, storage) in used.items():
+            self.need(event, key, name, storage, FUNCTION, at)
 
-    def need(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, version: Version, first: int | None = None) -> None:
-        """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, at a first index or (None) all of it."""
+    def need(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, version: Version, at: Part | None = None) -> None:
+        """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, in a slice or (None) all of it."""
         self.versions.stored(key, name, storage)
-        self.versions.need(key, first)
+        self.versions.need(key, at)
         if version is Version.BEFORE:
             event.before.add(key)
         if self.check is not None:
-            self.check.expect(event, key, name, storage, first)
+            self.check.expect(event, key, name, storage, at)
 
     def _event(self) -> TapeEvent:
         event = TapeEvent()
@@ -139,12 +139,12 @@ class TapeRecording:
             event.copies += launch.snapshot(access)
             return
         self.versions.stored(key, access.name, storage)
-        self.versions.need(key, launch.first(access.first))
+        self.versions.need(key, launch.part(access.at))
         if version is Version.BEFORE:
             event.before.add(key)
 
     def _save(self, access: LaunchAccess, launch: Launch, event: TapeEvent) -> None:
-        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
+        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.part, access.at))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
@@ -189,7 +189,7 @@ class TapeRecording:
         if event.reverse is not None:
             event.reverse()
 
-    def reverse_once(self, before: Callable[[Iterable[Part]], None] | None = None) -> None:
+    def reverse_once(self, before: Callable[[Iterable[Written]], None] | None = None) -> None:
         """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards. ``before`` is told
         which memory is about to change: key, memory, and part."""
         while self.events:

@@ -37,8 +37,8 @@ class Repeated:
         for key, name, storage in step.used():
             if key not in self._event.before:
                 self.outer.need(self._event, key, name, storage, REPEATED)
-        for key, _, _, first in step.written():
-            self._event.saved += self.outer.versions.write(key, lambda first=first: first)  # type: ignore[misc]
+        for key, _, _, at in step.written():
+            self._event.saved += self.outer.versions.write(key, lambda at=at: at)  # type: ignore[misc]
         self._steps.append(step)
         if isinstance(step, WriteStep):
             self._pending = step

@@ -30,7 +30,7 @@ def replay_gradient(kernel: Kernel, session: Session, specialization: Specializa
     tape = _OneLaunch(returned, specialization.last_number, guard)
     try:
         with tape:
-            kernel._record(tape, session, specialization, args)
+            kernel._launch(session, specialization, args)
         tape.grad()
     finally:
         guard.restore()

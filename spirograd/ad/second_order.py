@@ -9,11 +9,11 @@ import numpy as np
 from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
-from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part, ProgramRecorder, Returned
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
-from spirograd.ad.versions import Saved, first_of, memory_identity
+from spirograd.ad.versions import Saved, memory_identity, slice_at
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
@@ -21,8 +21,6 @@ from spirograd.base.nesting import Nesting
 from spirograd.base.protocols import Scalar
 from spirograd.base.recorder import Clear, R
 from spirograd.base.records import dataclass, replace
-from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.size_nodes import Size
 from spirograd.derivatives.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 from spirograd.lang import context
@@ -35,7 +33,7 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
 from spirograd.lang.scalar import describe
 from spirograd.lang.session_protocol import Session
-from spirograd.lang.traced_numbers import RefusedNumbers
+from spirograd.lang.traced_numbers import RefusedNumbers, TracedNumber
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
@@ -182,7 +180,7 @@ class _Recorder(ProgramRecorder):
 
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
-    ) -> Sequence[object]:
+    ) -> Sequence[Scalar | TracedNumber]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
@@ -196,7 +194,7 @@ class _Recorder(ProgramRecorder):
         if self.exposed.active:
             self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
-            self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
+            self._write(memory_key(write.ref, packer), launch.part(write.at), write.ref.name, second.label, write.loc)
         _snapshot(second, launch, Version.BEFORE)
         values = first.plan.main.launch(packer.on(first.trees))
         launch.number = first.plan.main.last_number
@@ -224,7 +222,7 @@ class _Recorder(ProgramRecorder):
         if self.exposed.active:
             self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
-        self._write(name, first_of(key), getattr(memory, "name", "the array"), "the host", None)
+        self._write(name, slice_at(key), getattr(memory, "name", "the array"), "the host", None)
         if memory.has_grad():
             memory.make_duals()
             clear("dual")
@@ -277,14 +275,14 @@ class _Recorder(ProgramRecorder):
                 )
                 raise SpirogradRuntimeError(render(problem, residual.loc, f"{_HINT}: `hvp` saves nothing"))
 
-    def _write(self, key: object, index: int | None, name: str, writer: str, loc: Loc | None) -> None:
-        """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
+    def _write(self, key: object, at: Part | None, name: str, writer: str, loc: Loc | None) -> None:
+        """Raise if a write overwrites what the gradients of earlier launches need. ``at``: the slice, if it is known."""
         for launch in self.launches:
             for residual in launch.second.derivative.residuals:
                 if memory_key(residual.ref, launch.launch.packer) != key:
                     continue
-                there = _index(residual.first, launch.launch.packer)
-                if index is None or there is None or index == there:
+                there = launch.launch.part(residual.at)
+                if at is None or there is None or at[0] != there[0] or at == there:
                     problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
                     raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
 
@@ -301,10 +299,3 @@ def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -
     for access, needed in derivative_footprint_of(second).residuals:
         if needed is version and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
-
-
-def _index(first: Size | None, packer: Packer) -> int | None:
-    """Return a first index at a launch, if the host can know it."""
-    if first is None:
-        return None
-    return evaluate(first, packer.scalars, packer.arrays)

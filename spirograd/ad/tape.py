@@ -13,7 +13,7 @@ from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footpri
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
-from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Returned
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.repeated import Repeated
@@ -24,7 +24,7 @@ from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
+from spirograd.ad.versions import Saved, memory_generation, memory_identity, slice_at
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
@@ -97,8 +97,8 @@ class Tape(FollowsNumbers, NearNames):
         # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
-        # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
-        self._paused: list[dict[tuple[Key, int | None], tuple[str, FieldOrArray]]] | None = None
+        # Inside of functions that are not recorded: the memory that their kernels use, by key and slice.
+        self._paused: list[dict[tuple[Key, Part | None], tuple[str, FieldOrArray]]] | None = None
         self._active_outputs: set[Key] = set()
         self._constant: dict[Key, tuple[str, str]] = {}  # memory with values without gradients: the reason, and a hint
         self._released: MemoryReport | None = None
@@ -345,21 +345,21 @@ class Tape(FollowsNumbers, NearNames):
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
-        first = first_of(key)
+        at = slice_at(key)
         if self._outer is not None:
-            self._outer.save(memory, first)
+            self._outer.save(memory, at)
         if self._check is not None:
             self._check.host_write(memory)
         name, storage = memory_identity(memory)
         self._check_other(name, storage)
         if self._exposed is not None and self._exposed.active:
-            self._exposed.look(name, first)
+            self._exposed.look(name, at)
         reverse: Callable[[], None] | None = clear if self._paused is None and memory.has_grad() else None
         if key is None:
             self._inactive.pop(name, None)
         if source is not None and self._paused is None:
             reverse = self._follow_copy(memory, source, reverse)
-        step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), first, reverse, repeat)
+        step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), at, reverse, repeat)
         self._steps.host_write(step)
 
     def _used(self) -> Iterator[FieldOrArray]:

@@ -111,7 +111,7 @@ class FollowsNumbers(ProgramRecorder):
 
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
-    ) -> Sequence[object]:
+    ) -> Sequence[Scalar | TracedNumber]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
         if self._paused is not None or not is_followed(memory):
             return values

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from spirograd.aot import archive
 from spirograd.aot.examples import example_arguments
@@ -300,5 +300,5 @@ def _result(name: str, traced: TracedKernel) -> Result | None:
     return Result(t)
 
 
-def _no_plan(kernel: nodes.Kernel) -> object:
+def _no_plan(kernel: nodes.Kernel) -> NoReturn:
     raise AssertionError(f"kernel {kernel.name} of a module is not launched where the module is built")

@@ -9,8 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from typing import TypedDict
 
+    ElementType = np.dtype[np.generic]  # the type of the elements of an array
     # An array of any shape and type of elements. `numpy.typing.NDArray` is written with `Any`.
-    ElementType = np.dtype[np.generic]
     Array = np.ndarray[tuple[int, ...], ElementType]
 
     class ArrayInterface(TypedDict):

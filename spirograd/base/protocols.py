@@ -143,10 +143,21 @@ class Place(Protocol):
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches."""
 
 
+class Tensor(Protocol):
+    """A tensor of torch."""
+
+    requires_grad: bool
+    is_leaf: bool
+    retains_grad: bool
+
+    def is_floating_point(self) -> bool:
+        """Return whether its elements are floats."""
+
+
 class HostTransfers(Protocol):
     """The arrays of other libraries in one launch: used in place if the device can, else copied there and back."""
 
-    tensors: dict[int, tuple[str, object]]
+    tensors: dict[int, tuple[str, Tensor]]
     torch_records: bool
 
     def bind(self, value: object, element_shape: tuple[int, ...], index: int, label: str) -> Place:

@@ -17,6 +17,7 @@ CallT = TypeVar("CallT", contravariant=True)
 ArgumentsT = TypeVar("ArgumentsT", contravariant=True)
 MemoryT = TypeVar("MemoryT", contravariant=True)
 CellT = TypeVar("CellT")
+NumberT = TypeVar("NumberT", covariant=True)
 
 
 class Clear(Protocol):
@@ -36,10 +37,11 @@ class NestedTape(Protocol):
         """Run the reverse pass."""
 
 
-class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT]):
+class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT, NumberT]):
     """An observer of everything that a thread does outside of kernels, such as an open tape.
 
-    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, fields or ndarrays, and `Cell`.
+    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, fields or ndarrays, `Cell`, and numbers with a
+    history.
     """
 
     def launch(self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]) -> tuple[Scalar, ...] | None:
@@ -68,7 +70,9 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT]):
 
     follows_numbers = False  # whether numbers that Python reads are followed, so that the next three methods exist
 
-    def read_numbers(self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
+    def read_numbers(
+        self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
+    ) -> Sequence[Scalar | NumberT]:
         """Return the numbers that Python gets for ``values`` of the element at ``key`` of a field or ndarray. ``location`` returns the
         line."""
         return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
@@ -16,7 +16,9 @@ from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.specialization import Specialization
-from spirograd.session import Session
+
+if TYPE_CHECKING:
+    from spirograd.lang.session_protocol import Session
 
 
 class Gradient(Staged, NearNames):

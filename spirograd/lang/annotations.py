@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
@@ -19,7 +21,14 @@ from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.indexing import shape_name
 from spirograd.lang.leaves import AggregateType, typed
 from spirograd.lang.matrix import Matrix, make, make_host_element
-from spirograd.lang.scalar import type_error
+from spirograd.lang.scalar import Scalar, type_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from spirograd.lang.data.enums import Layout
+    from spirograd.lang.data.field import FieldOptions
+    from spirograd.lang.data.tensor import TensorOptions
 
 
 class MatrixType(AggregateType):
@@ -117,10 +126,10 @@ class MatrixType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return (self.dtype,) * self.size
 
-    def build(self, leaves: Sequence[object]) -> Matrix:
+    def build(self, leaves: Sequence[Scalar]) -> Matrix:
         return make(leaves, self.shape)
 
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         if isinstance(value, (list, tuple)) or host_array(value) is not None:
             value = Matrix(value)
         if not isinstance(value, Matrix) or value.shape != self.shape:
@@ -128,17 +137,16 @@ class MatrixType(AggregateType):
         return list(value.entries)
 
     def converted(self, value: object) -> Matrix:
-        converted: Matrix = self.build(self.numbers_of(value)) if self.entry_dtype is None else super().converted(value)
-        return converted
+        return self.build(self.numbers_of(value) if self.entry_dtype is None else self.leaves_of(value))
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
 
     def cast(self, value: object) -> Matrix:
         """Return ``value`` converted to this type."""
         return self(value)
 
-    def field(self, shape: Any = None, **options: Any) -> fields.MatrixField:
+    def field(self, shape: object = None, **options: Unpack[FieldOptions]) -> fields.MatrixField:
         """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
@@ -146,12 +154,12 @@ class MatrixType(AggregateType):
         """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
         return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
-    def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
+    def tensor(self, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
         """Make a tensor of this type; the options are those of `tensor`."""
         return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
 
 
-def _flatten(x: object) -> list[object]:
+def _flatten(x: object) -> list[Scalar]:
     if scalar.is_scalar(x):
         return [x]
     if isinstance(x, Matrix):
@@ -165,11 +173,11 @@ def _flatten(x: object) -> list[object]:
 
 
 class VectorType(MatrixType):
-    """The type of vectors of n entries of ``dtype``."""
+    """The type of vectors of n entries of ``dtype``. ``unpacked`` has no effect: entries are scalars of their own always."""
 
     __slots__ = ()
 
-    def __init__(self, n: int, dtype: object) -> None:
+    def __init__(self, n: int, dtype: object, unpacked: bool = False) -> None:
         self._set((n,), dtype)
 
 
@@ -222,13 +230,13 @@ class UnsizedType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         raise self._unsized("its values have no fixed number of entries")
 
-    def build(self, leaves: Sequence[object]) -> Matrix:
+    def build(self, leaves: Sequence[Scalar]) -> Matrix:
         raise self._unsized("its values have no fixed number of entries")
 
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         raise self._unsized("its values have no fixed number of entries")
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> Any:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> NoReturn:
         raise self._unsized("fields cannot have elements of it")
 
     def _unsized(self, problem: str) -> SpirogradTypeError:
@@ -237,10 +245,26 @@ class UnsizedType(AggregateType):
         return type_error(f"the type `{self!r}` has no size: {problem}", hint)
 
 
-def vector(n: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
+@overload
+def vector(n: int, dtype: object = None, unpacked: bool = False) -> MatrixType: ...
+
+
+@overload
+def vector(n: None = None, dtype: object = None, unpacked: bool = False) -> UnsizedType: ...
+
+
+def vector(n: int | None = None, dtype: object = None, unpacked: bool = False) -> MatrixType | UnsizedType:
     """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type; without ``n``, for those of
-    any size."""
-    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype)
+    any size. ``unpacked``, of Quadrants, has no effect: a vector in a kernel is n scalars, each of which may have a register."""
+    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype, unpacked)
+
+
+@overload
+def matrix(n: int, m: int, dtype: object = None) -> MatrixType: ...
+
+
+@overload
+def matrix(n: None = None, m: None = None, dtype: object = None) -> UnsizedType: ...
 
 
 def matrix(n: int | None = None, m: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
@@ -280,7 +304,8 @@ class NdarrayType(NearNames):
 
     ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``element_dim``: axes of an element, of any extent: the
     last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of elements; ``field_dim`` is its old
-    name. ``needs_grad``: accepted, without effect. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
+    name. ``needs_grad``: True refuses ndarrays without a gradient; with False, torch tensors are passed as if detached. ``boundary``:
+    "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
     __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")
@@ -323,6 +348,11 @@ class NdarrayType(NearNames):
         if len(parts) > 2:
             raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
         return cls(*parts)
+
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
 
     def _key(self) -> tuple[object, ...]:
         return (self.dtype, self.ndim, self.element_dim, self.element_shape, self.needs_grad, self.boundary)
@@ -367,6 +397,11 @@ class Template:
 
     __slots__ = ()
 
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Template)
 
@@ -378,6 +413,33 @@ class Template:
 
 
 template = Template
+
+
+class OptionalType:
+    """Annotation of an argument that may be None: ``types.NDArray[sg.f32, 1] | None``. ``inner``: the annotation of other values."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    @classmethod
+    def of(cls, annotation: object, other: None) -> OptionalType:
+        """Return the union of an annotation and None; NotImplemented for other unions."""
+        return cls(annotation) if other is None else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} | None"
+
+
+def without_none(annotation: object) -> object:
+    """Return the annotation X of ``X | None`` and ``Optional[X]``; None for others."""
+    if isinstance(annotation, OptionalType):
+        return annotation.inner
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return None
+    parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 else None
 
 
 class TripletsType:

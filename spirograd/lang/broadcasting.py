@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from spirograd.lang.context import current_trace
 from spirograd.lang.indexing import Shape, shape_name
 from spirograd.lang.scalar import type_error
+
+T = TypeVar("T")
 
 
 def joint_shape(shapes: Sequence[Shape]) -> Shape:
@@ -28,7 +30,7 @@ def joint_shape(shapes: Sequence[Shape]) -> Shape:
         raise type_error(problem, "a vector is combined with each row of a matrix; the matrix product is `@`") from None
 
 
-def spread(entries: list[Any], shape: Shape, to: Shape) -> list[Any]:
+def spread(entries: list[T], shape: Shape, to: Shape) -> list[T]:
     """Return the row-major entries of a vector or matrix of ``shape``, repeated to the shape ``to``."""
     if shape == to:
         return entries

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, Vec, f16, f32
 from spirograd.base.matrix_shapes import LANES, SHAPES, TOTAL, TRANSPOSED, A, B, held_entries, shape_for
@@ -29,7 +28,7 @@ def has_instruction(factor: DType, total: DType) -> bool:
     return complete and name is not None and SHAPES[name].factor is factor
 
 
-def by_rows(c: list[Value], a: list[Value], b: list[Value], sign: Any, transposed: bool, exchange: Exchange) -> list[Value]:
+def by_rows(c: list[Value], a: list[Value], b: list[Value], sign: scalar.Operator, transposed: bool, exchange: Exchange) -> list[Value]:
     """Return the row of this thread of c plus or minus a @ b, from the rows of all: sums in order of the inner index."""
     rows, total = exchange(b, range(len(b))), c[0].dtype  # rows[j][k]: entry j of row k
     factors = [scalar.cast(entry, total) for entry in a]

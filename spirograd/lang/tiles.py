@@ -7,7 +7,7 @@ shared memory where subgroups are smaller than a tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32
 from spirograd.ir import ops as ir
@@ -16,7 +16,7 @@ from spirograd.lang.annotations import template
 from spirograd.lang.context import GroupScope, language_options
 from spirograd.lang.frontend.func import func
 from spirograd.lang.matrix import Matrix, make
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Struct, make_struct
 
 _LARGEST_GROUP = 32
@@ -67,8 +67,7 @@ def _exchange(scope: GroupScope, dtype: DType) -> groups.SharedArray:
     """Return shared memory for a row of each thread, the same for all uses in a loop."""
     if dtype not in scope.exchanges:
         scope.exchanges[dtype] = groups.SharedArray(_LARGEST_GROUP * scope.size, dtype)
-    shared: groups.SharedArray = scope.exchanges[dtype]
-    return shared
+    return scope.exchanges[dtype]
 
 
 # --- methods -----------------------------------------------------------------------------------------------------------------
@@ -80,14 +79,14 @@ def _check_precise(t: DType, what: str) -> None:
 
 
 @arithmetic.traceable
-def _identity_row(row: Any) -> Matrix:
+def _identity_row(row: Matrix) -> Matrix:
     n = len(row.entries)
     at, t = row_of_thread(n), row.entries[0].dtype
     return make([scalar.select(scalar.equal(at, k), scalar.cast(1, t), scalar.cast(0, t)) for k in range(n)], (n,))
 
 
 @arithmetic.traceable
-def _factorised_row(row: Any, eps: Any) -> Matrix:
+def _factorised_row(row: Matrix, eps: Scalar) -> Matrix:
     """Factorise column by column: entries to the right of a column lose its products. Entries above the diagonal stay."""
     r, n = list(row.entries), len(row.entries)
     _check_precise(r[0].dtype, "cholesky_")
@@ -103,7 +102,7 @@ def _factorised_row(row: Any, eps: Any) -> Matrix:
 
 
 @arithmetic.traceable
-def _solved_row(lower: Any, row: Any) -> Matrix:
+def _solved_row(lower: Matrix, row: Matrix) -> Matrix:
     """Solve x L^T = row for x, entry by entry."""
     l, x, n = lower.entries, list(row.entries), len(row.entries)
     _check_precise(x[0].dtype, "solve_triangular_")
@@ -117,14 +116,11 @@ def _solved_row(lower: Any, row: Any) -> Matrix:
 
 
 @arithmetic.traceable
-def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: object) -> Matrix:
+def _row_with_product(tile: Struct, a: object, b: object, negative: bool, transposed: object) -> Matrix:
     row = tile.r.entries
     n, t = len(row), row[0].dtype
     row_of_thread(n)
-    for other in (a, b):
-        if not is_tile(other) or len(other.r.entries) != n:
-            raise type_error(f"a product has two tiles of {n} rows, not {describe(other)}")
-    left, right = list(a.r.entries), list(b.r.entries)
+    left, right = _row_of_factor(a, n), _row_of_factor(b, n)
     types = left[0].dtype, right[0].dtype
     if types[0] is not types[1] or not tile_products.takes(types[0], t):
         raise type_error(f"tiles of {types[0]} and {types[1]} have no product of {t}", "factors have one type; those of f16 add up to f32")
@@ -132,6 +128,12 @@ def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: obj
         sign = scalar.sub if negative else scalar.add
         return make(tile_products.by_rows(list(row), left, right, sign, bool(transposed), values_of_rows), (n,))
     return make(tile_products.by_instruction(list(row), left, right, negative, bool(transposed)), (n,))
+
+
+def _row_of_factor(tile: object, n: int) -> list[Value]:
+    if not is_tile(tile) or len(tile.r.entries) != n:
+        raise type_error(f"a product has two tiles of {n} rows, not {describe(tile)}")
+    return list(tile.r.entries)
 
 
 @func
@@ -161,7 +163,7 @@ def solve_triangular_(self, B: template(), lower: template() = True):  # type: i
 
 
 @arithmetic.traceable
-def _check_solve(tile: Any, other: Any, lower: object) -> None:
+def _check_solve(tile: Struct, other: object, lower: object) -> None:
     if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
         raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
     if lower is not True:
@@ -177,7 +179,7 @@ _METHODS: dict[str, Callable[..., object]] = {
 }
 
 
-def is_tile(x: object) -> bool:
+def is_tile(x: object) -> TypeGuard[Struct]:
     """Return whether ``x`` is a tile of a kernel."""
     return isinstance(x, Struct) and x.methods is _METHODS
 
@@ -245,7 +247,7 @@ def outer(a: object, b: object) -> Outer:
     return Outer(a, b)
 
 
-def updated(tile: Any, a: Value, b: Value, sign: Callable[[Any, Any], Any]) -> Struct:
+def updated(tile: Struct, a: Value, b: Value, sign: scalar.Operator) -> Struct:
     """Return a tile plus or minus the product of ``a`` and the ``b`` of each row."""
     row = tile.r.entries
     n, dtype = len(row), row[0].dtype
@@ -253,5 +255,4 @@ def updated(tile: Any, a: Value, b: Value, sign: Callable[[Any, Any], Any]) -> S
     row_of_thread(n)
     mine = scalar.cast(a, dtype)
     (others,) = values_of_rows([scalar.cast(b, dtype)], range(n))
-    changed: Struct = tile.with_entries({"r": make([sign(x, mine * other) for x, other in zip(row, others)], (n,))})
-    return changed
+    return tile.with_entries({"r": make([sign(x, mine * other) for x, other in zip(row, others)], (n,))})

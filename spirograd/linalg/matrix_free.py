@@ -77,7 +77,8 @@ def _like(x: Array, needs_grad: bool = False) -> Array:
     dtype = element_type(shape, x.dtype) if shape else x.dtype
     if isinstance(x, Ndarray):
         return ndarray(dtype, x.shape, needs_grad)
-    vector: Array = field(dtype, x.shape, offset=_origin(x) or None, needs_grad=needs_grad)
+    vector = field(dtype, x.shape, offset=_origin(x) or None, needs_grad=needs_grad)
+    assert isinstance(vector, ScalarField)  # of numbers, vectors or matrices
     return vector
 
 

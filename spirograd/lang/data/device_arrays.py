@@ -108,28 +108,28 @@ class _DeviceMemory:
         }
 
 
-def _over(allocation: Allocation, ordinal: int, view: HostView) -> list[torch.Tensor]:
-    """Return torch tensors over the memory itself, on GPU number ``ordinal``, one for each block; none if torch has no suitable tensors."""
+def _over(allocation: Allocation, view: HostView) -> list[torch.Tensor]:
+    """Return torch tensors over the memory itself, on its GPU, one for each block; none if torch has no suitable tensors."""
     if view.count == 0:
         return []
     shape = view.full_shape if len(view.blocks) == 1 else view.shape
     try:
-        return [_block_over(allocation, ordinal, block, view.dtype).view(shape) for block in view.blocks]
+        return [_block_over(allocation, block, view.dtype).view(shape) for block in view.blocks]
     except (RuntimeError, TypeError, ValueError):  # A type that torch lacks, or elements at strides that no shape describes.
         return []
 
 
-def _block_over(allocation: Allocation, ordinal: int, block: Block, dtype: DType) -> torch.Tensor:
+def _block_over(allocation: Allocation, block: Block, dtype: DType) -> torch.Tensor:
     import torch
 
-    return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{ordinal}")
+    sharing = allocation.sharing
+    assert sharing is not None
+    return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{sharing.ordinal}")
 
 
 def octets_over(allocation: Allocation, nbytes: int) -> torch.Tensor:
     """Return a torch tensor over the first ``nbytes`` bytes, on their GPU. Code that writes to it must report that to the allocation."""
-    sharing = allocation.sharing
-    assert sharing is not None
-    return _block_over(allocation, sharing.ordinal, Block(0, (nbytes,), (1,), nbytes), u8)
+    return _block_over(allocation, Block(0, (nbytes,), (1,), nbytes), u8)
 
 
 def copy_to_torch(allocation: Allocation, view: HostView, device: TorchDevice) -> torch.Tensor | None:
@@ -142,7 +142,7 @@ def copy_to_torch(allocation: Allocation, view: HostView, device: TorchDevice) -
     wanted = torch.device(device)
     if wanted.type != "cuda" or (torch.cuda.current_device() if wanted.index is None else wanted.index) != sharing.ordinal:
         return None
-    sources = _over(allocation, sharing.ordinal, view)
+    sources = _over(allocation, view)
     if not sources:
         return None
     stream = torch.cuda.current_stream(sharing.ordinal).cuda_stream
@@ -160,7 +160,7 @@ def copy_from_torch(allocation: Allocation, view: HostView, tensor: torch.Tensor
     sharing = allocation.sharing
     if sharing is None or not tensor.is_cuda or tensor.device.index != sharing.ordinal:
         return False
-    targets = _over(allocation, sharing.ordinal, view)
+    targets = _over(allocation, view)
     if not targets or tuple(tensor.shape) != view.full_shape or targets[0].dtype != tensor.dtype:
         return False
     import torch

@@ -20,7 +20,7 @@ from spirograd.lang.data.ndarray import Ndarray
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from spirograd.base.arrays import CudaArrayInterface
+    from spirograd.base.arrays import CudaArrayInterface, ElementType
     from spirograd.base.protocols import Allocation
 
 
@@ -31,7 +31,7 @@ class HostBuffer(Array):
     grad: HostBuffer | None = None
 
     @classmethod
-    def at(cls, address: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> HostBuffer:
+    def at(cls, address: int, dtype: ElementType, shape: tuple[int, ...]) -> HostBuffer:
         """Return the elements from ``address`` on, row-major. The caller owns the memory."""
         if 0 in shape:
             return np.empty(shape, dtype).view(cls)
@@ -57,7 +57,7 @@ class HostBuffer(Array):
 class _Interface:
     """An object whose array interface NumPy reads the address from."""
 
-    def __init__(self, address: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
+    def __init__(self, address: int, dtype: ElementType, shape: tuple[int, ...]) -> None:
         self.__array_interface__ = {"version": 3, "data": (address, False), "typestr": dtype.str, "shape": shape}
 
 
@@ -68,7 +68,7 @@ class DeviceBuffer:
     the stream; numbers wait for it.
     """
 
-    def __init__(self, address: int, dtype: np.dtype[np.generic], shape: tuple[int, ...], stream: int) -> None:
+    def __init__(self, address: int, dtype: ElementType, shape: tuple[int, ...], stream: int) -> None:
         self.dtype, self.shape = dtype, shape
         self.requires_grad = False
         self.grad: DeviceBuffer | None = None

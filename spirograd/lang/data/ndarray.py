@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,11 @@ from spirograd.lang.data.views import HostView, dense_view
 
 if TYPE_CHECKING:
     from spirograd.base.arguments import ArrayBinding
+    from spirograd.base.protocols import Allocation
+    from spirograd.lang.scalar import Number
+
+    # The arguments of the constructor, in order.
+    MadeFrom = tuple[DType, tuple[int, ...], tuple[int, ...], bool, BuildElement | None, tuple[int, ...] | None, bool]
 
 
 class Ndarray(Contents, HostScope):
@@ -79,7 +84,7 @@ class Ndarray(Contents, HostScope):
         return context.has_session() and context.session() is self._session
 
     @property
-    def allocation(self) -> Any:
+    def allocation(self) -> Allocation:
         """The memory. Raises SpirogradRuntimeError if its session is closed."""
         if not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this ndarray belongs to an earlier session, whose memory is gone: make arrays after `sg.init`")
@@ -162,7 +167,7 @@ class Ndarray(Contents, HostScope):
     def __sg_describe__(self) -> str:
         return f"an ndarray of {self.dtype}"
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Any]:
         if plain_python.state.running:
             return plain_python.indices(self.shape)
         raise SpirogradTypeError("a loop over an ndarray works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
@@ -182,7 +187,7 @@ class Ndarray(Contents, HostScope):
         index = element_index(key, self.shape, (), "an ndarray")
         return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
 
-    def _write_scalars(self, address: int, values: Any) -> None:
+    def _write_scalars(self, address: int, values: Sequence[object]) -> None:
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
         self.allocation.write(address, numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
@@ -191,9 +196,8 @@ class Ndarray(Contents, HostScope):
         if slices.is_slice(key):
             return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
         address = self._address(key)
-        values = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
-        if context.recorder() is not None:
-            values = tuple(traced_numbers.read(self, key, values))
+        numbers = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
+        values: Sequence[Number] = numbers if context.recorder() is None else tuple(traced_numbers.read(self, key, numbers))
         if self._build is None or not self.element_shape:
             return plain_python.placed(values[0], self, key) if plain_python.state.running else values[0]
         size = self.dtype.size
@@ -244,7 +248,7 @@ class Ndarray(Contents, HostScope):
         return (_unpickle, (type(self), made_from, self.to_numpy(), shadows))
 
 
-def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, shadows: list[Array | None]) -> Ndarray:
+def _unpickle(cls: type[Ndarray], made_from: MadeFrom, data: Array, shadows: list[Array | None]) -> Ndarray:
     """Return an array of the current session with pickled contents."""
     new = cls(*made_from)
     new.from_numpy(data)
@@ -326,7 +330,7 @@ class BufferView(Ndarray):
         return BufferView(self, offset, size)
 
     @property
-    def allocation(self) -> Any:
+    def allocation(self) -> Allocation:
         """The memory of the array."""
         return self.arr.allocation
 
@@ -410,7 +414,7 @@ class BufferView(Ndarray):
         return self.__deepcopy__({}).__reduce__()
 
 
-def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...]:
+def _subrange(arr: Ndarray, offset: int, size: int | None) -> tuple[slices.Axis, ...]:
     """Return the axes of ``size`` elements of a one-dimensional array or view from element ``offset`` on."""
     if arr.ndim != 1:
         raise SpirogradTypeError(f"`BufferView` takes a range of a one-dimensional array, got {arr!r}", None, "slice it: `a[1:3, :]`")

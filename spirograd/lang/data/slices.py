@@ -53,7 +53,7 @@ class Axis:
         count = 1 if self.extent is None else self.extent
         return range(self.first, self.first + count * self.step, self.step)
 
-    def taken(self, key: slice) -> Axis:
+    def taken(self, key: slice[int | None, int | None, int | None]) -> Axis:
         """Return a slice of it, as Python slices a sequence."""
         assert self.extent is not None
         indices = range(*key.indices(self.extent))

@@ -9,7 +9,7 @@ has none. Values that are not converted move as unsigned integers of at most 32 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +63,8 @@ def fill(allocation: Allocation, view: HostView, element: Array) -> bool:
         each = view.dtype.size // unit.size
         pieces = [_axes(view, unit.size, k // each, len(words) // each, k % each) for k in range(len(words))]
     for axes, word in zip(pieces, words):
-        _launch("fill", (unit, len(axes.digits)), [(allocation, unit)], view.part, axes.count, [word, *axes.numbers])
+        make = functools.partial(_fill, unit, len(axes.digits))
+        _launch(("fill", unit, len(axes.digits)), make, [(allocation, unit)], view.part, (axes.count, word, *axes.numbers))
     return True
 
 
@@ -86,8 +87,9 @@ def _combine(kind: str, target: Allocation, target_view: HostView, source: Alloc
     if not _can(*types):
         return False
     for to, by in _pairs(target_view, source_view, types):
-        key: tuple[DType | int, ...] = (*types, len(to.digits), len(by.digits))
-        _launch(kind, key, list(zip((target, source), types)), target_view.part, to.count, [*to.numbers, *by.numbers])
+        make = functools.partial(_KERNELS[kind], types[0], types[1], len(to.digits), len(by.digits))
+        arrays = list(zip((target, source), types))
+        _launch((kind, *types, len(to.digits), len(by.digits)), make, arrays, target_view.part, (to.count, *to.numbers, *by.numbers))
     return True
 
 
@@ -109,9 +111,9 @@ def _can(*types: DType) -> bool:
 
 
 def _launch(
-    kind: str, key: tuple[DType | int, ...], arrays: Sequence[tuple[Allocation, DType]], part: str, count: int, numbers: Sequence[int]
+    key: Hashable, make: Callable[[], Kernel], arrays: Sequence[tuple[Allocation, DType]], part: str, numbers: Sequence[int]
 ) -> None:
-    context.session().launch_builtin((kind, key), functools.partial(_KERNELS[kind], *key), arrays, part, (count, *numbers))
+    context.session().launch_builtin(key, make, arrays, part, numbers)
 
 
 # --- positions of elements ----------------------------------------------------------------------------------------------------
@@ -237,4 +239,4 @@ def _add(target: DType, source: DType, target_axes: int, source_axes: int) -> Ke
     return args.loop("add", body)
 
 
-_KERNELS: dict[str, Callable[..., Kernel]] = {"fill": _fill, "copy": _copy, "add": _add}
+_KERNELS: dict[str, Callable[[DType, DType, int, int], Kernel]] = {"copy": _copy, "add": _add}
