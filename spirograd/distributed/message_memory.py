@@ -18,6 +18,7 @@ from spirograd.lang.data.ndarray import Ndarray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from spirograd.base.device import SharesMemory
     from spirograd.distributed.transport import Payload
 
 
@@ -34,7 +35,7 @@ class MessageMemory:
         if not world.transport().takes_gpu:
             return self.array.to_numpy()
         octets = self._on_gpu()
-        self.array.allocation.device.precede(device_arrays.current_torch_stream(octets.device.index))
+        self._sharing().precede(_stream_of(octets))
         return octets
 
     def to_receive(self) -> Payload:
@@ -60,13 +61,13 @@ class MessageMemory:
             self.array.from_numpy(arrived)
             return
         shadows.host_write(self.array)
-        octets, allocation = self._on_gpu(), self.array.allocation
-        stream = device_arrays.current_torch_stream(octets.device.index)
+        octets, sharing = self._on_gpu(), self._sharing()
+        stream = _stream_of(octets)
         if arrived is not octets:
-            allocation.device.precede(stream)
+            sharing.precede(stream)
             octets.copy_(arrived)
-        allocation.device.follow(stream)
-        allocation.bump(self.array.view.part)
+        sharing.follow(stream)
+        self.array.allocation.bump(self.array.view.part)
 
     def discarded(self) -> None:
         """Wait for the message, and discard it. The memory may belong to a session that has ended."""
@@ -76,8 +77,21 @@ class MessageMemory:
 
             torch.cuda.current_stream(arrived.device).synchronize()
 
+    def _sharing(self) -> SharesMemory:
+        """Return the device of the memory, which torch uses, too."""
+        sharing = self.array.allocation.sharing
+        assert sharing is not None
+        return sharing
+
     def _on_gpu(self) -> Tensor:
         """Return the bytes of each element as a tensor over the memory."""
         if self._octets is None:
             self._octets = device_arrays.octets_over(self.array.allocation, self.array.nbytes).view(self.array.shape[0], -1)
         return self._octets
+
+
+def _stream_of(tensor: Tensor) -> int:
+    """Return the driver's handle of torch's current stream on the GPU of a tensor."""
+    stream = device_arrays.current_torch_stream(tensor.device.index)
+    assert stream is not None
+    return stream
