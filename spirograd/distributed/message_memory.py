@@ -6,7 +6,7 @@ that wrote a message, and kernels that read one wait for torch's stream, without
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -34,9 +34,9 @@ class MessageMemory:
         """Return what a transport sends: the elements as of the launches so far."""
         if not world.transport().takes_gpu:
             return self.array.to_numpy()
-        octets = self._on_gpu()
-        self._sharing().precede(_stream_of(octets))
-        return octets
+        device, stream = self._sharing()
+        device.precede(stream)
+        return self._on_gpu()
 
     def to_receive(self) -> Payload:
         """Return the memory that a transport writes to, after the launches so far. Call `received` afterwards.
@@ -61,12 +61,11 @@ class MessageMemory:
             self.array.from_numpy(arrived)
             return
         shadows.host_write(self.array)
-        octets, sharing = self._on_gpu(), self._sharing()
-        stream = _stream_of(octets)
+        octets, (device, stream) = self._on_gpu(), self._sharing()
         if arrived is not octets:
-            sharing.precede(stream)
+            device.precede(stream)
             octets.copy_(arrived)
-        sharing.follow(stream)
+        device.follow(stream)
         self.array.allocation.bump(self.array.view.part)
 
     def discarded(self) -> None:
@@ -77,21 +76,14 @@ class MessageMemory:
 
             torch.cuda.current_stream(arrived.device).synchronize()
 
-    def _sharing(self) -> SharesMemory:
-        """Return the device of the memory, which torch uses, too."""
-        sharing = self.array.allocation.sharing
-        assert sharing is not None
-        return sharing
+    def _sharing(self) -> tuple[SharesMemory, int]:
+        """Return the device, which shares memory with torch if a transport takes tensors of CUDA, and torch's stream."""
+        stream = device_arrays.current_torch_stream(self._on_gpu().device.index)
+        assert stream is not None
+        return cast("SharesMemory", self.array.allocation.device), stream
 
     def _on_gpu(self) -> Tensor:
         """Return the bytes of each element as a tensor over the memory."""
         if self._octets is None:
             self._octets = device_arrays.octets_over(self.array.allocation, self.array.nbytes).view(self.array.shape[0], -1)
         return self._octets
-
-
-def _stream_of(tensor: Tensor) -> int:
-    """Return the driver's handle of torch's current stream on the GPU of a tensor."""
-    stream = device_arrays.current_torch_stream(tensor.device.index)
-    assert stream is not None
-    return stream

@@ -44,7 +44,6 @@ def main() -> None:
     assert isinstance(transport, TorchTransport)
     transport.takes_gpu, transport._gpu = True, transport._host
     MessageMemory._on_gpu = _octets_of_the_host  # type: ignore[method-assign]
-    MessageMemory._sharing = lambda self: self.array.allocation.device  # type: ignore[method-assign]
     device = type(sg.ndarray(sg.f32, 1).allocation.device)
     device.precede = device.follow = lambda self, stream: self.synchronize()
     device_arrays.current_torch_stream = lambda ordinal: 0  # type: ignore[assignment]
