@@ -94,19 +94,7 @@ class Session:
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
         self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=budget)
-        self.language = LanguageOptions(
-            config.default_fp,
-            config.default_ip,
-            config.debug,
-            config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
-            config.short_circuit_operators,
-            config.unrolling_limit,
-            prints_fixed=config.number_format == "fixed",
-            ignores_sign_of_powers=config.negative_powers == "ignore_sign",
-            group_size=config.default_gpu_block_dim,
-            **options_of_device(self.device.caps),
-            detect_races=config.detect_races,
-        )
+        self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
             unfused_by=config.unfused_by(),
@@ -434,6 +422,23 @@ def running() -> Session:
     session = context.session()
     assert isinstance(session, Session)
     return session
+
+
+def _language_options(config: Config, caps: Capabilities, of_device: Capabilities) -> LanguageOptions:
+    """Return the options of the front end for a session with the capabilities ``caps``, on a device with those of ``of_device``."""
+    return LanguageOptions(
+        config.default_fp,
+        config.default_ip,
+        config.debug,
+        config.check_out_of_bound or config.debug or caps.target.checks_accesses,
+        config.short_circuit_operators,
+        config.unrolling_limit,
+        prints_fixed=config.number_format == "fixed",
+        ignores_sign_of_powers=config.negative_powers == "ignore_sign",
+        group_size=config.default_gpu_block_dim,
+        **options_of_device(of_device),
+        detect_races=config.detect_races,
+    )
 
 
 def _interpreted_target(target: Target) -> str:
