@@ -33,8 +33,10 @@ class MessageMemory:
         """Return what a transport sends: the elements as of the launches so far."""
         if not world.transport().takes_gpu:
             return self.array.to_numpy()
-        octets = self._on_gpu()
-        self.array.allocation.device.precede(device_arrays.current_torch_stream(octets.device.index))
+        octets, sharing = self._on_gpu(), self.array.allocation.sharing
+        stream = device_arrays.current_torch_stream(octets.device.index)
+        assert sharing is not None and stream is not None
+        sharing.precede(stream)
         return octets
 
     def to_receive(self) -> Payload:
@@ -61,11 +63,12 @@ class MessageMemory:
             return
         shadows.host_write(self.array)
         octets, allocation = self._on_gpu(), self.array.allocation
-        stream = device_arrays.current_torch_stream(octets.device.index)
+        sharing, stream = allocation.sharing, device_arrays.current_torch_stream(octets.device.index)
+        assert sharing is not None and stream is not None
         if arrived is not octets:
-            allocation.device.precede(stream)
+            sharing.precede(stream)
             octets.copy_(arrived)
-        allocation.device.follow(stream)
+        sharing.follow(stream)
         allocation.bump(self.array.view.part)
 
     def discarded(self) -> None:

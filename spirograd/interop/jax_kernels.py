@@ -17,6 +17,8 @@ from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from spirograd.base.arrays import ElementType
+
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ class Typed(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[np.generic]: ...
+    def dtype(self) -> ElementType: ...
 
 
 class JaxKernel(PureFunction):

@@ -166,13 +166,10 @@ class Operator(Protocol):
 
     @overload
     def __call__(self, a: Value, b: Scalar) -> Value: ...
-
     @overload
     def __call__(self, a: Scalar, b: Value) -> Value: ...
-
     @overload
     def __call__(self, a: Number, b: Number) -> Number: ...
-
     @overload
     def __call__(self, a: Scalar, b: Scalar) -> Scalar: ...
 
@@ -582,8 +579,6 @@ def logical_not(x: object) -> Value | bool:
 
 @overload
 def select(condition: Value, a: Scalar, b: Scalar) -> Value: ...
-
-
 @overload
 def select(condition: object, a: Scalar, b: Scalar) -> Scalar: ...
 

@@ -364,7 +364,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[object, ...]], object]) -> Callable[[], object]:
+    def _returned(self, result: Callable[[tuple[Scalar, ...]], object]) -> Callable[[], object]:
         """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)

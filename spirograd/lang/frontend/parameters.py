@@ -35,7 +35,7 @@ from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.steps import Array, Constant, External, ForeignArray, Frozen, Number, Numbers, Step
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
-from spirograd.lang.scalar import describe
+from spirograd.lang.scalar import Value, describe
 from spirograd.lang.traced_numbers import TracedNumber
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ScalarParameter(Parameter):
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
-    def declare(self, value: object, to: Declarations) -> object:
+    def declare(self, value: object, to: Declarations) -> Value:
         return to.scalar(self.name, self.t)
 
     def steps(self, value: object, path: Path) -> list[Step]:

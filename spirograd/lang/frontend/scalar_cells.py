@@ -39,7 +39,7 @@ class CellParameter(ArrayParameter):
     def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: object, to: Declarations) -> object:
+    def declare(self, value: object, to: Declarations) -> Value:
         b = scalar.builder()
         proxy = super().declare(value, to)
         assert isinstance(proxy, ArrayProxy)
@@ -52,7 +52,7 @@ class CellsParameter(Parameter):
     def __init__(self, parameter: AggregateParameter, kernel: str, which: frozenset[int]) -> None:
         super().__init__(parameter.name, kernel)
         self.t = parameter.t
-        self.leaves: list[Parameter] = [
+        self.leaves: list[ScalarParameter | CellParameter] = [
             CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
         ]
 

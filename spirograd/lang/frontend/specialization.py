@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from spirograd.base.arguments import Plan
 from spirograd.base.once import once
+from spirograd.base.protocols import Scalar
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.base.validity import NotPrepared, StepRecorder
 from spirograd.ir import nodes
@@ -115,13 +116,13 @@ class Specialization:
             return False
         return True
 
-    def result(self, values: tuple[object, ...] | None) -> object:
+    def result(self, values: tuple[Scalar, ...] | None) -> object:
         if self.returns is None or values is None:
             return None
         return self.make_result(values)
 
     @functools.cached_property
-    def make_result(self) -> Callable[[tuple[object, ...]], object]:
+    def make_result(self) -> Callable[[tuple[Scalar, ...]], object]:
         """Makes what a call returns from the values that the kernel returns; it does not refer to this object."""
         returns = self.returns
         if returns is None:
