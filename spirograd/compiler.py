@@ -29,7 +29,7 @@ from spirograd.base.sizes.size_nodes import IfLess, Size, walk
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op
+from spirograd.ir.nodes import AdstackRef, ChunkAttr, Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
@@ -301,7 +301,7 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=op.attr.chunks.lanes if op.attr.chunks else 1) for op, info, entry in named)
+    tasks = tuple(_with_code(info, entry, op.attr.chunks) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)
@@ -310,6 +310,12 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     code = compile_module(text, caps, options, need)
     run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
+
+
+def _with_code(info: TaskInfo, entry: str, chunks: ChunkAttr | None) -> TaskInfo:
+    """The description of a task whose code was planned. ``chunks``: what was planned for its loops, if any."""
+    info = replace(info, entry=entry, binary=0)
+    return info if chunks is None else replace(info, lanes=chunks.lanes, alternatives=chunks.alternatives)
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:

@@ -37,7 +37,7 @@ _ALL = ("read", "write", "atomic")
 
 
 @dataclass
-class Event:
+class TapeEvent:
     """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
@@ -52,7 +52,7 @@ class Event:
     launches: int = 0
 
 
-class Access:
+class LaunchAccess:
     """Memory that a kernel uses: a field, with its ``key`` and ``storage``, or the array argument number ``arg`` of each launch.
 
     ``at``: the slice that is accessed, where the host can know it. The field is not kept alive.
@@ -90,10 +90,11 @@ class Footprint:
         kernel = specialization.kernel
         self.arrays = any(isinstance(arg, ArrayArg) for arg in kernel.args)
         self.fields = [weakly(field) for field in specialization.fields.values()]
-        self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
-        self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
+        self.used = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
+        self.written = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
         self.accesses, self.writes = (
-            [Access(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)] for effects in (_ALL, _WRITES)
+            [LaunchAccess(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)]
+            for effects in (_ALL, _WRITES)
         )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
 
@@ -105,12 +106,12 @@ class DerivativeFootprint:
     def __init__(self, gradient: SpecializedDerivative) -> None:
         derivative, fields = gradient.derivative, gradient.primal.fields
         residuals = gradient.residuals if gradient.acts else ()
-        self.residuals = [(Access(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
-        self.writes = [Access(write.ref, fields, write.loc, write.at) for write in derivative.writes]
-        self.accesses = [Access(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
+        self.residuals = [(LaunchAccess(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
+        self.writes = [LaunchAccess(write.ref, fields, write.loc, write.at) for write in derivative.writes]
+        self.accesses = [LaunchAccess(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
-            [Access(place.ref, fields, place.loc) for place in places] for places in places_of
+            [LaunchAccess(place.ref, fields, place.loc) for place in places] for places in places_of
         )
         active = {place.ref for place in derivative.active_outputs} if gradient.acts else set()
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
@@ -168,7 +169,7 @@ class Launch:
         copied.snapshots, copied.buffers = {}, []
         return copied
 
-    def memory(self, access: Access) -> tuple[Key, FieldOrArray | None]:
+    def memory(self, access: LaunchAccess) -> tuple[Key, FieldOrArray | None]:
         """Return the key of memory, the same in all launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
             return access.key, access.storage
@@ -189,7 +190,7 @@ class Launch:
             return None
         return at.axis, evaluate(at.index, self.packer.scalars, self.packer.arrays)
 
-    def snapshot(self, access: Access) -> Iterator[tuple[str, int]]:
+    def snapshot(self, access: LaunchAccess) -> Iterator[tuple[str, int]]:
         """Keep a copy of an array of the host as it is now, unless there is one; gives its name and bytes."""
         assert access.arg is not None
         if access.arg in self.snapshots:

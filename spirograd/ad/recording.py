@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
-from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.entries import DerivativeFootprint, Launch, LaunchAccess, TapeEvent, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import wait_for_exposed
 from spirograd.ad.memory_keys import FieldOrArray, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport, totals
@@ -42,7 +42,7 @@ class TapeRecording:
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         self._copy_memory = copy_memory
         self.versions = Versions(copy_memory)
-        self.events: list[Event] = []
+        self.events: list[TapeEvent] = []
         self.check = check_if_wanted()
         self._scratched: list[Allocation] = []  # allocations for saved values
         self._report: MemoryReport | None = None  # of copies that the last replay has freed
@@ -104,7 +104,7 @@ class TapeRecording:
 
     def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Record that the host has replaced the contents ``before``."""
-        self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
+        self.events.append(TapeEvent(saved=self.versions.replace(key, before), reverse=reverse))
 
     def call(self, reverse: Callable[[], None], used: Parts) -> None:
         """Record a gradient of Python's own, which reads the memory ``used`` as it is now."""
@@ -113,7 +113,7 @@ class TapeRecording:
         for (key, at), (name, storage) in used.items():
             self.need(event, key, name, storage, FUNCTION, at)
 
-    def need(self, event: Event, key: Key, name: str, storage: FieldOrArray, version: Version, at: Part | None = None) -> None:
+    def need(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, version: Version, at: Part | None = None) -> None:
         """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, in a slice or (None) all of it."""
         self.versions.stored(key, name, storage)
         self.versions.need(key, at)
@@ -122,18 +122,18 @@ class TapeRecording:
         if self.check is not None:
             self.check.expect(event, key, name, storage, at)
 
-    def _event(self) -> Event:
-        event = Event()
+    def _event(self) -> TapeEvent:
+        event = TapeEvent()
         self.events.append(event)
         return event
 
-    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: Event, version: Version) -> None:
+    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: TapeEvent, version: Version) -> None:
         """Note that the reverse of a launch reads the contents of memory now, its ``version`` of them."""
         for access, needed in memory.residuals:
             if needed is version:
                 self._need(access, launch, event, version)
 
-    def _need(self, access: Access, launch: Launch, event: Event, version: Version) -> None:
+    def _need(self, access: LaunchAccess, launch: Launch, event: TapeEvent, version: Version) -> None:
         key, storage = launch.memory(access)
         if storage is None:
             event.copies += launch.snapshot(access)
@@ -143,7 +143,7 @@ class TapeRecording:
         if version is Version.BEFORE:
             event.before.add(key)
 
-    def _save(self, access: Access, launch: Launch, event: Event) -> None:
+    def _save(self, access: LaunchAccess, launch: Launch, event: TapeEvent) -> None:
         event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.part, access.at))
 
     def used(self) -> Iterator[FieldOrArray]:
@@ -183,7 +183,7 @@ class TapeRecording:
             self._run_reverse(event)
             yield from _swap([saved for key, saved in event.saved if key not in event.before])
 
-    def _run_reverse(self, event: Event) -> None:
+    def _run_reverse(self, event: TapeEvent) -> None:
         if self.check is not None:
             self.check.compare(event)
         if event.reverse is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spirograd.ad.entries import Event, Launch
+from spirograd.ad.entries import Launch, TapeEvent
 from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
@@ -27,7 +27,7 @@ class Repeated:
         self.outer = outer
         self._steps: list[Step] = []
         self._launches: list[Launch] = []
-        self._event = Event(reverse=self._reverse, used=self._launches)
+        self._event = TapeEvent(reverse=self._reverse, used=self._launches)
         self._pending: WriteStep | None = None
         outer.events.append(self._event)
 

@@ -14,7 +14,7 @@ from spirograd.aot import archive
 from spirograd.aot.examples import example_arguments
 from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, NestedGradient, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
-from spirograd.aot.target import Target, capabilities_of, target_of
+from spirograd.aot.target import ModuleTarget, capabilities_of, target_of
 from spirograd.aot.trees import Trees
 from spirograd.autodiff.derivative import Derivative as AutodiffDerivative
 from spirograd.base.artifact import AdstackSizing, CompiledKernel
@@ -215,7 +215,7 @@ class _Gradient(SpecializedDerivative):
     def __init__(
         self,
         session: Session,
-        target: Target,
+        target: ModuleTarget,
         kernel: Kernel,
         specialization: Specialization,
         place: Callable[[nodes.FieldRef, ScalarField], nodes.FieldRef],

@@ -24,6 +24,8 @@ from spirograd.lang.scalar import describe
 if TYPE_CHECKING:
     from jax import Array
 
+    from spirograd.base.arrays import ElementType
+
 
 def jax_function(
     kernel: object, outputs: Mapping[str, object] | None = None, template_args: Mapping[str, object] | None = None
@@ -160,13 +162,13 @@ class JaxFunction(JaxKernel):
             dtypes.append(self._held(self._likely(known) if declared is None else declared.np, f"output `{name}`"))
         return tuple(shapes), tuple(dtypes)
 
-    def _likely(self, known: Arguments) -> np.dtype[np.generic]:
+    def _likely(self, known: Arguments) -> ElementType:
         """Return the type of an output whose declaration leaves it open: as the first array of floats has, else the first array."""
-        arrays: list[np.dtype[np.generic]] = [known[name].dtype for name in known if name in self.arrays]
-        default: np.dtype[np.generic] = context.session().language.default_fp.np
+        arrays: list[ElementType] = [known[name].dtype for name in known if name in self.arrays]
+        default: ElementType = context.session().language.default_fp.np
         return next((t for t in arrays if t.kind == "f"), arrays[0] if arrays else default)
 
-    def _held(self, dtype: np.dtype[np.generic], what: str) -> str:
+    def _held(self, dtype: ElementType, what: str) -> str:
         """Return the name of a type that JAX holds as it is."""
         import jax
 

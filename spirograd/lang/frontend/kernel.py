@@ -329,13 +329,15 @@ class Kernel(Staged, NearNames):
         return source.of(self.function, self._text, "kernel")
 
     def explain(self, *args: object, **kwargs: object) -> str:
-        """Describe the tasks of a launch with their lines, and for neighbouring parallel loops whether they were fused, or why not.
+        """Describe the tasks of a launch with their lines, for neighbouring parallel loops whether they were fused, or why not, and which
+        code launches have chosen by its time.
 
         Without arguments, it describes the last compilation, otherwise a launch with these arguments.
         """
         if self._last is None or args or kwargs:
             self.specialized(args, kwargs)
-        return str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        tasks = str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        return tasks + "".join([f"{choice}\n" for choice in self._last.measured_choices()] if self._last is not None else [])
 
     def step(self, on_op: OnOp, *args: object, **kwargs: object) -> object:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.

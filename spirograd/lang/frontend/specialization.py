@@ -80,6 +80,11 @@ class Specialization:
         """The numbers of the array arguments that are written."""
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
 
+    def measured_choices(self) -> list[str]:
+        """Return a sentence for each choice of code that launches have made by its time."""
+        plan = self.__dict__.get("plan")
+        return [] if plan is None else list(plan.measured_choices())
+
     def finish(self, packer: Packer) -> None:
         """After a launch: copy back what it wrote to arrays of other libraries, and raise what it reports."""
         if packer.transfers is not None:
