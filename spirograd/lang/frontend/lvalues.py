@@ -223,7 +223,8 @@ class Selection(Lvalue):
             part.store(v)
 
     def atomic(self, kind: str, value: object) -> Traced:
-        return make([scalar.as_value(part.atomic(kind, v)) for part, v in zip(self.parts, self._values(value))], self.shape)
+        old = [scalar.as_value(part.atomic(kind, v)) for part, v in zip(self.parts, self._values(value))]
+        return make(old, self.shape)
 
     def update(self, kind: str, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):

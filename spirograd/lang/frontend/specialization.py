@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 
 from spirograd.base.arguments import Plan
 from spirograd.base.once import once
-from spirograd.base.protocols import Scalar
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.base.validity import NotPrepared, StepRecorder
 from spirograd.ir import nodes
@@ -22,6 +21,7 @@ from spirograd.lang.frontend.guards import guards
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.frontend.steps import Array, Captured, Packer, Step, follow, packing_function, record_constant
+from spirograd.lang.scalar import Number
 
 
 class Specialization:
@@ -121,13 +121,13 @@ class Specialization:
             return False
         return True
 
-    def result(self, values: tuple[Scalar, ...] | None) -> object:
+    def result(self, values: tuple[Number, ...] | None) -> object:
         if self.returns is None or values is None:
             return None
         return self.make_result(values)
 
     @functools.cached_property
-    def make_result(self) -> Callable[[tuple[Scalar, ...]], object]:
+    def make_result(self) -> Callable[[tuple[Number, ...]], object]:
         """Makes what a call returns from the values that the kernel returns; it does not refer to this object."""
         returns = self.returns
         if returns is None:

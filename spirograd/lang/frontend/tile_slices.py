@@ -40,7 +40,7 @@ def store_tile(t: Tracer, view: object, tile: Struct) -> None:
     """Trace ``view = tile``."""
     if not isinstance(view, ViewProxy) or len(view.shape) != 2:
         raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
-    _float_type(view)  # checks it
+    _element_type(view)
     entries = tile.r.entries
     at = tiles.row_of_thread(len(entries))
     rows, columns = _taken_axes(view)
@@ -84,7 +84,7 @@ def _column(t: Tracer, x: object, size: int) -> Value:
         return scalar.as_value(x)
     if not isinstance(x, ViewProxy) or len(x.shape) != 1:
         raise type_error(f"`outer` takes numbers, or slices with one axis such as `a[r0:r1, column]`, not {describe(x)}")
-    dtype = _float_type(x)
+    dtype = _element_type(x)
     at = tiles.row_of_thread(size)
     (axis,) = _taken_axes(x)
     here = _has_row(x, axis, at, size)
@@ -93,7 +93,7 @@ def _column(t: Tracer, x: object, size: int) -> Value:
 
 def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     """Return the row of this thread: entries that there are come from memory, the others stay."""
-    _float_type(view)  # checks it
+    _element_type(view)
     at = tiles.row_of_thread(len(entries))
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
@@ -123,8 +123,8 @@ def _either(all_columns: Value, whole: Callable[[], Sequence[Value]], by_columns
     return by_columns() if scalar.known(all_columns) is False else emit_if(all_columns, whole, by_columns)
 
 
-def _float_type(view: ViewProxy) -> DType:
-    """Return the type of the elements, which are floats."""
+def _element_type(view: ViewProxy) -> DType:
+    """Return the type of the elements; raise SpirogradTypeError unless it is one of floats."""
     if view.element_shape or not isinstance(view.dtype, DType) or not view.dtype.is_float:
         raise type_error(f"tiles are loaded from and stored to memory of floats, and {describe(view)} has other elements")
     return view.dtype
