@@ -78,10 +78,8 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
-        limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
-        self.device = open_device(
-            config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
-        )
+        limit, threads = _bytes(config.device_memory_GB), config.cpu_max_num_threads
+        self.device = open_device(config.arch, config.device, debug=config.debug, max_threads=threads, device_memory_bytes=limit)
         if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
             self.device.close()
             raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
@@ -92,8 +90,7 @@ class Session:
         self._kinds: dict[object, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
-        budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
-        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=budget)
+        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=_bytes(config.ad_memory_GB))
         self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
@@ -448,6 +445,11 @@ def _interpreted_target(target: Target) -> str:
         known = ", ".join([*[known for known, other in TARGETS.items() if not other.interpreted], LOOPS])
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
+
+
+def _bytes(gibibytes: float | None) -> int | None:
+    """Return an amount of memory in bytes, if it is given."""
+    return int(gibibytes * 2**30) if gibibytes else None
 
 
 def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:
