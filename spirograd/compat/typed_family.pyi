@@ -15,7 +15,7 @@ from spirograd.compat.facade import DeviceCapability as DeviceCapability
 from spirograd.compat.facade import dump_compile_config as dump_compile_config
 from spirograd.compat.facade import hex_to_rgb as hex_to_rgb
 from spirograd.compat.facade import rgb_to_hex as rgb_to_hex
-from spirograd.lang.annotations import sparse_matrix_builder as sparse_matrix_builder
+from spirograd.types import sparse_matrix_builder as sparse_matrix_builder
 
 opengl: str
 gles: str
