@@ -16,7 +16,7 @@ from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Value, describe, type_error
 
-_SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.add}
+_NEGATIVE: dict[type[ast.operator], bool] = {ast.Sub: True, ast.Add: False}
 
 
 def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
@@ -68,12 +68,12 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
 def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tiles.Outer) -> None:
     """Trace ``tile -= outer(a, b)`` or ``tile += outer(a, b)``."""
     tile = lvalue.load()
-    if not tiles.is_tile(tile) or op not in _SIGNS:
+    if not tiles.is_tile(tile) or op not in _NEGATIVE:
         raise type_error("an outer product is added to, or subtracted from, a tile", "write `t -= outer(a, b)`")
     n = len(tile.r.entries)
     a = _column(t, product.a, n)
     b = a if product.b is product.a else _column(t, product.b, n)
-    lvalue.store(tiles.updated(tile, a, b, _SIGNS[op]))
+    lvalue.store(tiles.updated(tile, a, b, _NEGATIVE[op]))
 
 
 def _column(t: Tracer, x: object, size: int) -> Value:
