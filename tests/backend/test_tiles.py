@@ -60,6 +60,36 @@ def test_loads_and_stores(arch: str, tile: Any, make: Any) -> None:
         np.testing.assert_array_equal(b.to_numpy(), wanted[:40, :37])
 
 
+@pytest.mark.vulkan_or_wgpu
+def test_slices_with_steps_and_unsigned_or_negative_starts(arch: str) -> None:
+    n, data = 16, numbers(40, 37)
+    a, out = field(data), filled((4, n, n))
+
+    @sg.kernel
+    def run(a: sg.Template, out: sg.Template, start: int, unsigned: sg.u32):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=n)
+        for _ in range(n):
+            t = Tile16x16.zeros()
+            t[:] = a[start : start + n, start : start + n]
+            out[0, 0:n, 0:n] = t
+            t = Tile16x16.zeros()
+            t[:] = a[unsigned : unsigned + n, unsigned : unsigned + n]
+            out[1, 0:n, 0:n] = t
+            t = Tile16x16.zeros()
+            t[:] = a[0:40:3, 1:37:4]
+            out[2, 0:n, 0:n] = t
+            t = Tile16x16.zeros()
+            t[:] = a[unsigned + 30 : unsigned + 60, 0:n]
+            out[3, 0:n, 0:n] = t
+
+    run(a, out, -5, 25)
+    wanted = np.zeros((4, n, n), "f4")
+    wanted[0, 5:, 5:] = data[: n - 5, : n - 5]
+    wanted[1, :15, :12] = data[25:, 25:]
+    wanted[2, :14, :9] = data[::3, 1::4]
+    np.testing.assert_array_equal(out.to_numpy(), wanted)
+
+
 def test_groups_with_more_threads_than_rows(arch: str) -> None:
     """Threads beyond the rows of a tile load nothing, store nothing, and change nothing, however long the slices are."""
     data = numbers(40, 37)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import i32
+from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.lvalues import Lvalue, Part
@@ -14,7 +15,7 @@ from spirograd.lang.frontend.memory_elements import element_of
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.matrix import make
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 
 _NEGATIVE: dict[type[ast.operator], bool] = {ast.Sub: True, ast.Add: False}
 
@@ -44,7 +45,8 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
-    all_columns = _has_columns(view, columns, len(entries))
+    inside = _inside(view, columns)
+    all_columns = _has_columns(inside, len(entries))
     b.begin()
     if scalar.known(all_columns) is not False:
         b.begin()
@@ -54,7 +56,7 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
         b.begin()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
-        there = _inside(view, columns, column)
+        there = inside(column)
         if scalar.known(there) is False:
             break
         b.begin()
@@ -99,7 +101,8 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
-    all_columns = _has_columns(view, columns, len(entries))
+    inside = _inside(view, columns)
+    all_columns = _has_columns(inside, len(entries))
     b.begin()
     if scalar.known(all_columns) is not False:
         b.begin()
@@ -109,7 +112,7 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     results: Sequence[Op] = ()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
-        there = _inside(view, columns, column)
+        there = inside(column)
         if scalar.known(there) is False:  # an index that is known to be out of range would be an error
             results = (*results, entry.op)
             continue
@@ -142,25 +145,40 @@ def _taken_axes(view: ViewProxy) -> list[int]:
     return [k for k, axis in enumerate(view.axes) if axis.extent is not None]
 
 
-def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
-    """Return whether the slice, and its memory, have index ``at`` on an axis."""
+def _inside(view: ViewProxy, axis: int) -> Callable[[Value], Value]:
+    """Return a function that tells whether the slice, and its memory, have an index of the slice on an axis: those without steps have the
+    indices from one number on to another."""
     part: ViewAxis = view.axes[axis]
     assert part.extent is not None
-    place, extent = part.place(at), scalar.as_value(view.base.shape[axis])
-    inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, extent))
-    return scalar.as_value(scalar.bit_and(scalar.as_value(arithmetic.cmp_lt(at, part.extent)), inside))
+    extent, memory = part.extent, scalar.as_value(view.base.shape[axis])
+    start = scalar.constant(0, i32) if part.first is None else part.first
+    if part.step is not None or not start.dtype.is_signed:
+        return lambda at: scalar.as_value(scalar.bit_and(_between(part.place(at), 0, memory), arithmetic.cmp_lt(at, extent)))
+    first, end = arithmetic.max(_difference(0, start), 0), arithmetic.min(extent, _difference(memory, start))
+    return lambda at: _between(at, first, end)
 
 
-def _has_columns(view: ViewProxy, axis: int, size: int) -> Value:
+def _difference(a: Scalar, b: Value) -> Value:
+    """Return a - b. Slices may begin so far outside of memory that this wraps: then none of it is inside."""
+    a, b, _ = scalar.unify(a, b)
+    constants = a.op.code is ir.const and b.op.code is ir.const
+    return scalar.emit(ir.sub, a, b, attr=None if constants else "wrap")
+
+
+def _between(at: Value, first: object, end: object) -> Value:
+    return scalar.as_value(scalar.bit_and(arithmetic.cmp_ge(at, first), arithmetic.cmp_lt(at, end)))
+
+
+def _has_columns(inside: Callable[[Value], Value], size: int) -> Value:
     """Return whether the slice, and its memory, have all columns of a tile: its first and its last one, between which the others lie. Then
     accesses need no conditions, and devices make one of several."""
-    first, last = [_inside(view, axis, scalar.constant(k, i32)) for k in (0, size - 1)]
+    first, last = [inside(scalar.constant(k, i32)) for k in (0, size - 1)]
     return scalar.as_value(scalar.bit_and(first, last))
 
 
 def _has_row(view: ViewProxy, axis: int, at: Value, size: int) -> Value:
     """Return whether a tile of ``size`` rows has row ``at``, and the slice, too: groups may have more threads than a tile has rows."""
-    return scalar.as_value(scalar.bit_and(_inside(view, axis, at), at < size))
+    return scalar.as_value(scalar.bit_and(_inside(view, axis)(at), at < size))
 
 
 def _element(t: Tracer, view: ViewProxy, indices: tuple[Value, ...]) -> Lvalue:
