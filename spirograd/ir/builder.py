@@ -139,7 +139,7 @@ class Builder:
         assert isinstance(op.type, tuple)
         return tuple(self.emit(ops.result, op, attr=k, type=t) for k, t in enumerate(op.type))
 
-    def if_(self, condition: Op, then: Region, orelse: Region, attr: str | None = None) -> tuple[Op, ...]:
+    def if_(self, condition: Op, then: Region, orelse: Region, *, attr: str | None = None) -> tuple[Op, ...]:
         types = tuple(v.type for v in then.results)
         return self.results(self.emit(ops.if_, condition, attr=attr, type=types, regions=(then, orelse)))
 
@@ -147,6 +147,6 @@ class Builder:
         types = tuple(v.type for v in initial)
         return self.results(self.emit(ops.for_, begin, end, *initial, attr=attr or LoopAttr(), type=types, regions=(body,)))
 
-    def while_(self, initial: Sequence[Op], condition: Region, body: Region, attr: str | None = None) -> tuple[Op, ...]:
+    def while_(self, initial: Sequence[Op], condition: Region, body: Region, *, attr: str | None = None) -> tuple[Op, ...]:
         types = tuple(v.type for v in initial)
         return self.results(self.emit(ops.while_, *initial, attr=attr, type=types, regions=(condition, body)))

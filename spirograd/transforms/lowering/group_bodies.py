@@ -157,7 +157,7 @@ class MaskedBody(GroupBody):
     def _if(self, op: Op) -> None:
         condition = self._of_group(op.args[0], op)
         then, orelse = [self._branch(region) for region in op.regions]
-        self._stood_for(op, self.b.if_(condition, then, orelse, ops.UNIFORM))
+        self._stood_for(op, self.b.if_(condition, then, orelse, attr=ops.UNIFORM))
 
     def _divergent_if(self, op: Op) -> None:
         """Emit both branches, each for the invocations that take it. The others take part in its barriers, see `check_divergence`."""
@@ -191,7 +191,7 @@ class MaskedBody(GroupBody):
         tested = self.b.end([self._of_group(condition.results[0], op)])
         self._entered(body)
         repeated = self.b.end([self.value(v) for v in body.results])
-        self._stood_for(op, self.b.while_(initial, tested, repeated, ops.UNIFORM))
+        self._stood_for(op, self.b.while_(initial, tested, repeated, attr=ops.UNIFORM))
 
     # --- values of other threads ---------------------------------------------------------------------------------------------
 
