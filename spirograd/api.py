@@ -6,10 +6,10 @@ import atexit
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import dtypes, knobs, tracebacks
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradRuntimeError, translate_by
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
@@ -20,9 +20,16 @@ from spirograd.lang import context, scalar
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
-from spirograd.session import Session
+from spirograd.session import Session, running
+
+if TYPE_CHECKING:
+    from spirograd.lang.frontend.kernel import Kernel
+    from spirograd.lang.frontend.specialization import Specialization
+    from spirograd.lang.session_protocol import Session as SessionProtocol
 
 logger = logging.getLogger("spirograd")
 
@@ -47,19 +54,20 @@ _LEVELS = {
 class _Services(context.Services):
     """Services of the packages above the language, which are imported at first use because the import takes longer than the rest."""
 
-    def gradient_of(self, kernel: Any) -> object:
+    def gradient_of(self, kernel: Kernel) -> object:
         with gc_paused():
             from spirograd.derivatives.gradient import Gradient
 
         return Gradient(kernel)
 
-    def replay_gradient(self, kernel: Any, session: Any, specialization: Any, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(
+        self, kernel: Kernel, session: SessionProtocol, specialization: Specialization, args: tuple[object, ...], returned: object
+    ) -> None:
         from spirograd.ad.replay import replay_gradient
 
         replay_gradient(kernel, session, specialization, args, returned)
 
-    def deactivate_cells(self, node: object) -> None:
-        assert isinstance(node, SNode)
+    def deactivate_cells(self, node: SNode) -> None:
         deactivate_cells(node)
 
 
@@ -136,6 +144,7 @@ def _choose(names: list[str], config: Config) -> str:
 @one_at_a_time
 def reset() -> None:
     """End the session: its fields, arrays and compiled kernels cannot be used any more."""
+    translate_by(None)
     if context.has_session():
         session = context.session()
         context.set_session(None)
@@ -146,6 +155,14 @@ def reset() -> None:
 def sync() -> None:
     """Wait until all launches are done. Print what kernels printed, and raise SpirogradAssertionError or AdStackOverflow if one failed."""
     context.session().sync()
+
+
+def wait_for_tuning() -> None:
+    """Wait until the code that launches have asked to measure is compiled, which happens in the background: for tests and benchmarks. The
+    next launches measure it."""
+    tuner = running().tuner
+    if tuner is not None:
+        tuner.wait()
 
 
 class _CurrentConfig:

@@ -9,7 +9,7 @@ the numbers of fault and print sites are fixed by `_Pipeline.describe`, before l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.analysis.adstacks import adstacks_of
 from spirograd.analysis.effects import effects
@@ -29,7 +29,7 @@ from spirograd.base.sizes.size_nodes import IfLess, Size, walk
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op
+from spirograd.ir.nodes import AdstackRef, ChunkAttr, Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
@@ -43,6 +43,7 @@ from spirograd.transforms.checks.space_limits import hoist_space_checks, take_sp
 from spirograd.transforms.loops.add_uncontended import add_uncontended
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
 from spirograd.transforms.loops.distribute import distribute
+from spirograd.transforms.loops.divide_by_floats import divide_by_floats
 from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
@@ -80,6 +81,9 @@ from spirograd.transforms.tasks.place_adstacks import place_adstacks
 from spirograd.transforms.tasks.private_copies import private_copies
 from spirograd.transforms.tasks.reductions import reductions
 
+if TYPE_CHECKING:
+    from spirograd.ir.interp_state import OnOp
+
 Pass = Callable[[Kernel, PassContext], Kernel]
 
 # Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs. Sum of
@@ -90,6 +94,7 @@ LOOP_PASSES: tuple[Pass, ...] = (
     chunk_tasks,
     add_uncontended,
     split_rows,
+    divide_by_floats,
     vectorise,
     split_edges,
     distribute,
@@ -103,7 +108,7 @@ def compile_kernel(
     caps: Capabilities,
     options: CompileOptions,
     key: str | None = None,
-    on_op: Callable[[Op, object], None] | None = None,
+    on_op: OnOp | None = None,
     generate: bool = True,
 ) -> CompiledKernel:
     """Compile ``kernel`` (kernel IR, before `offload`) for a device with ``caps``.
@@ -279,7 +284,7 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     return kernel
 
 
-def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
+def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: OnOp | None) -> CompiledKernel:
     """The interpreter runs ``kernel``, IR of any level, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 
@@ -298,7 +303,7 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=op.attr.chunks.lanes if op.attr.chunks else 1) for op, info, entry in named)
+    tasks = tuple(_with_code(info, entry, op.attr.chunks) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)
@@ -307,6 +312,12 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     code = compile_module(text, caps, options, need)
     run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
+
+
+def _with_code(info: TaskInfo, entry: str, chunks: ChunkAttr | None) -> TaskInfo:
+    """The description of a task whose code was planned. ``chunks``: what was planned for its loops, if any."""
+    info = replace(info, entry=entry, binary=0)
+    return info if chunks is None else replace(info, lanes=chunks.lanes, alternatives=chunks.alternatives)
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
@@ -372,8 +383,8 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions, sou
         most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
         loops, name = not _LOOPS.isdisjoint(body.codes), op.attr.name
-        about: dict[str, Any] = {"work": work, "source": place, "grouped": op.attr.grouped}
-        infos.append(TaskInfo(name, "range_for", name, 0, begin, end, size, most, loops, **about))
+        grouped = op.attr.grouped
+        infos.append(TaskInfo(name, "range_for", name, 0, begin, end, size, most, loops, work=work, source=place, grouped=grouped))
     return tuple(infos)
 
 

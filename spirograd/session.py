@@ -10,7 +10,8 @@ import random
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 from spirograd.base import knobs, spans
 from spirograd.base.arguments import Arguments, ArrayBinding
@@ -40,8 +41,11 @@ from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang import context
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.regions import CellRegion
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
+from spirograd.lang.session_protocol import OnOp
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
@@ -51,8 +55,9 @@ from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.array_words import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
-from spirograd.runtime.pools import Extent, Pool, PoolPlan
+from spirograd.runtime.pools import Pool, PoolExtent, PoolPlan
 from spirograd.runtime.stream_order import Order
+from spirograd.runtime.tuning import Tuner
 from spirograd.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -96,6 +101,8 @@ class Session:
             config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
             config.short_circuit_operators,
             config.unrolling_limit,
+            prints_fixed=config.number_format == "fixed",
+            ignores_sign_of_powers=config.negative_powers == "ignore_sign",
             group_size=config.default_gpu_block_dim,
             **options_of_device(self.device.caps),
             detect_races=config.detect_races,
@@ -118,6 +125,7 @@ class Session:
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
+        self.tuner = Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache) if self._is_tuned() else None
         self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
@@ -143,10 +151,10 @@ class Session:
         """Whether kernels that can fail or print were launched since `sync`."""
         return self.launcher.diagnostics.pending
 
-    def set_default_type(self, option: str, dtype: Any) -> None:
+    def set_default_type(self, option: str, dtype: object) -> None:
         """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
         set_option(self.cfg, option, dtype)
-        self.language = replace(self.language, **{option: dtype})
+        self.language = replace(self.language, default_fp=self.cfg.default_fp, default_ip=self.cfg.default_ip)
 
     def _measure(self) -> None:
         """Measure launches from the first one on."""
@@ -178,8 +186,10 @@ class Session:
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
         options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
+        begin = perf_counter_ns()
         with span(f"compile {kernel.name}", "compile"):
             compiled = self._compile(kernel, options)
+        compilation = perf_counter_ns() - begin
         folder = knobs.get("SG_OVERRIDE")
         if folder:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
@@ -187,7 +197,33 @@ class Session:
         plan.locations = functools.partial(_locations, kernel, compiled)
         if isinstance(self.device, ReportsFaults):
             self.device.locate(plan.executable, plan.locations())
+        if self.tuner is not None and not folder and compiled.alternatives:
+            self.tuner.tune(plan, functools.partial(self._alternative, kernel, options), compilation)
         return plan
+
+    def measured_choices(self) -> list[str]:
+        """Return a line for each choice of code that launches of a kernel have made by its time."""
+        tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.kernel)
+        return [f"{tuning.kernel}, {choice}" for tuning in tunings for choice in tuning.choices()]
+
+    def _is_tuned(self) -> bool:
+        """Return whether launches may measure alternatives: they must be done when they return. Under checks, the alternatives differ in
+        what they report first."""
+        return (
+            self.cfg.tune and not self.cfg.debug and not self.plain and not (self.caps.target.asynchronous or self.caps.target.interpreted)
+        )
+
+    def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:
+        """Compile ``kernel`` with an alternative to a decision of the cost model, or take it from the offline cache."""
+        options = replace(options, alternative=name)
+        if self.cache is None:
+            return _compile_kernel(kernel, self.device.caps, options, _NOT_KEPT)
+        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
+        found = self.cache.get(key)
+        if found is None:
+            found = _compile_kernel(kernel, self.device.caps, options, key)
+            self.cache.put(key, found)
+        return found
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump = knobs.get("SG_DUMP")
@@ -227,7 +263,7 @@ class Session:
 
     # --- launching -------------------------------------------------------------------------------------------------------
 
-    def bind(self, array: Any) -> ArrayBinding:
+    def bind(self, array: Ndarray) -> ArrayBinding:
         """The binding of an ndarray, made once."""
         binding = array._sg_binding
         if binding is None or not array.is_of(self):
@@ -239,16 +275,16 @@ class Session:
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
             array._sg_binding = binding  # last: other threads look at it
-        return binding  # type: ignore[no-any-return]
+        return binding
 
     def field_memory(self, nbytes: int) -> Allocation:
         """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
         with graph_recording.paused():
             return self.memory.allocate(nbytes)
 
-    def cells_memory(self, region: Any) -> Pool:
+    def cells_memory(self, region: CellRegion) -> Pool:
         """Memory of zeros for the cells of a region of a sparse tree."""
-        parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
+        parts = tuple([PoolExtent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
         plan = PoolPlan(parts, region.reserved, region.first, region.most, used, capacity, repr(region.node), region.call)
         with graph_recording.paused():
@@ -317,7 +353,8 @@ class Session:
     @once
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
-        return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+        device = self.device
+        return DeviceLoops(self.launcher, device) if isinstance(device, RecordsLoops) and device.reads_flags else None
 
     def without_prints(self) -> contextlib.AbstractContextManager[None]:
         """Return a block whose launches repeat earlier ones: what they print is dropped."""
@@ -369,6 +406,8 @@ class Session:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            if self.tuner is not None:
+                self.tuner.close()
             with contextlib.suppress(Exception):
                 self.launcher.synchronize()
             if self._profile is not None:
@@ -400,9 +439,16 @@ def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | Non
     return [kernel.loc if task.source < 0 else places[task.source] for task in compiled.tasks]
 
 
-def _compile_kernel(*args: Any, **kwargs: Any) -> CompiledKernel:
+def _compile_kernel(
+    kernel: nodes.Kernel,
+    caps: Capabilities,
+    options: CompileOptions,
+    key: str | None = None,
+    on_op: OnOp | None = None,
+    generate: bool = True,
+) -> CompiledKernel:
     """See `compile_kernel`, which is imported when something must be compiled: what comes out of the offline cache does without it."""
     with gc_paused():  # what is imported stays: to look for garbage in it takes a sixth of the time
         from spirograd.compiler import compile_kernel
 
-        return compile_kernel(*args, **kwargs)
+        return compile_kernel(kernel, caps, options, key, on_op, generate)

@@ -8,7 +8,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import numpy as np
 
@@ -25,6 +25,13 @@ from spirograd.runtime.allocations import Allocation, Memory
 
 if TYPE_CHECKING:
     from spirograd.base import protocols
+    from spirograd.lang.data.device_arrays import Tensor
+
+    class HasGradient(Protocol):
+        """An array of another library with a gradient."""
+
+        grad: object
+
 
 logger = logging.getLogger("spirograd")
 
@@ -45,6 +52,10 @@ class Owner(Protocol):
         """Raise what kernels have reported."""
 
 
+def _requires_grad(value: object) -> TypeGuard[HasGradient]:
+    return bool(getattr(value, "requires_grad", False))
+
+
 class Transfers:
     """Arrays of NumPy and torch in one launch: used in place where the device can, else copied there and back.
 
@@ -59,14 +70,14 @@ class Transfers:
         # Arrays that the host addresses: argument, what errors call it, array, copy.
         self._host: list[tuple[int, str, Array, Allocation | None]] = []
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
-        self.tensors: dict[int, tuple[str, object]] = {}  # those of torch by argument, with what errors call them
+        self.tensors: dict[int, tuple[str, protocols.Tensor]] = {}  # those of torch by argument, with what errors call them
         self.torch_records = False  # whether torch records operations on one of them
 
-    def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
+    def bind(self, value: object, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
         binding, write_back = self._bind(value, element_shape, label, None if self.gradients else index)
         target = value
-        if getattr(value, "requires_grad", False):
+        if _requires_grad(value):
             gradient = self._gradient(value, label)
             if self.gradients:
                 target = gradient
@@ -84,7 +95,7 @@ class Transfers:
             self.pending.append((index, functools.partial(sys.modules["torch"].autograd.graph.increment_version, target)))
         return binding
 
-    def _gradient(self, tensor: Any, label: str) -> Any:
+    def _gradient(self, tensor: HasGradient, label: str) -> object:
         """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
         but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
         if not is_torch(tensor):
@@ -136,7 +147,7 @@ class Transfers:
         return ArrayBinding(copy.address, shape, 0, 0, copy), self._copy_back(copy, array, write_back, label)
 
     def _bind_in_place(
-        self, value: Any, found: DeviceArray, element_shape: tuple[int, ...], label: str
+        self, value: object, found: DeviceArray, element_shape: tuple[int, ...], label: str
     ) -> tuple[ArrayBinding, Callable[[], None] | None] | None:
         """As `_bind`, for an array in memory of a GPU; None if it is not the one of the session. The launch comes after what its library
         was asked to do so far, and before what it is asked to do next; nothing waits."""
@@ -164,8 +175,8 @@ class Transfers:
             copy = self.session.memory.allocate(max(found.nbytes, 1))
             copy.copy_from(allocation, found.nbytes)
             allocation, write_back = copy, functools.partial(_refuse_write, label)
-        shape = tuple(value.shape)
-        return ArrayBinding(allocation.address, shape[: len(shape) - len(element_shape)], 0, 0, allocation), write_back
+        shape = found.shape[: len(found.shape) - len(element_shape)]
+        return ArrayBinding(allocation.address, shape, 0, 0, allocation), write_back
 
     def _copy(self, array: Array) -> Allocation:
         """The array in device memory. One that is passed twice is one array in the kernel, too."""
@@ -237,7 +248,7 @@ class Transfers:
             raise SpirogradRuntimeTypeError(render(problem, None, "pass memory of its own for each, or two views of an `sg.ndarray`"))
 
 
-def _copy_into(tensor: Any, source: object, label: str) -> None:
+def _copy_into(tensor: Tensor, source: Tensor, label: str) -> None:
     """Copy to a torch tensor, which finds only some of those that overlap themselves."""
     _refuse_overlap(tuple(tensor.shape), tuple(tensor.stride()), 1, label)
     tensor.copy_(source)
@@ -260,7 +271,7 @@ def _bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _host_array(value: Any) -> tuple[Array, Callable[[], None] | None]:
+def _host_array(value: object) -> tuple[Array, Callable[[], None] | None]:
     """A NumPy array over the memory of ``value`` if the host can address it, else a copy and what writes it back."""
     if isinstance(value, np.ndarray):
         return value, None

@@ -11,16 +11,16 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from spirograd.ad.binomial import Limits, repetitions, schedule
 from spirograd.ad.copy_levels import CopyLevels, LevelLimits
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.exposed import is_exposed
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import LevelReport, MemoryReport, Repetitions, totals
 from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, parts_of, reverse_steps
-from spirograd.ad.undo_log import Part, UndoLog, Untouched
+from spirograd.ad.undo_log import UndoLog, Untouched, Written
 from spirograd.ad.versions import Saved, Stored, nbytes_of
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.records import dataclass, replace
@@ -57,7 +57,7 @@ class Checkpoints:
         self._stored: dict[Key, Stored] = {}
         self._pending: WriteStep | None = None
         # Of all that was written, the contents at the end, which the reverse puts back.
-        self._end: list[Part] = []
+        self._end: list[Written] = []
         self._unwritten = Untouched()
         self._end_nbytes = 0
         # Bytes that all logs take, that a step adds to a log at most, that its recording takes, and that all took at most at a time.
@@ -70,7 +70,7 @@ class Checkpoints:
 
     # --- the first run -----------------------------------------------------------------------------------------------------
 
-    def add(self, step: Step) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step for the first time, or prepare for a write of the host; returns what it returns.
 
         Raises SpirogradRuntimeError if there is too little memory for two states and a step.
@@ -123,13 +123,13 @@ class Checkpoints:
             self._recorded_nbytes = nbytes + saved
             self._recorder = saving if saved else None
 
-    def _count_end(self, written: Iterable[Part]) -> None:
+    def _count_end(self, written: Iterable[Written]) -> None:
         for key, memory, part in written:
             for taken in self._unwritten.take(key, part):
                 self._end.append((key, memory, taken))
                 self._end_nbytes += nbytes_of(memory.view(taken))
 
-    def _log(self, checkpoint: Checkpoint, written: Iterable[Part]) -> None:
+    def _log(self, checkpoint: Checkpoint, written: Iterable[Written]) -> None:
         """Save for a checkpoint what is about to be written."""
         before, copies = checkpoint.log.nbytes, len(checkpoint.log.saved)
         checkpoint.log.before(written)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from spirograd.base.records import dataclass
 from spirograd.lang import context
 
 NAMES = ("memory", "host", "disk")
+T = TypeVar("T")
+
 _DEVICE, _HOST, _DISK = range(3)
 # Copies to the host begin when the device has less than this part of its limit left, or capacity for fewer than two such as the last.
 _EARLY = 1 / 8
@@ -285,15 +287,14 @@ class _File:
     def read(self) -> bytes:
         """Return the bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
         self.wait()
-        data: bytes = _checked(self.path, self.path.read_bytes)
-        return data
+        return _checked(self.path, self.path.read_bytes)
 
 
 def _remove(path: Path, written: Future[int]) -> None:
     written.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
-def _checked(path: Path, access: Any) -> Any:
+def _checked(path: Path, access: Callable[[], T]) -> T:
     try:
         return access()
     except OSError as error:
@@ -443,7 +444,7 @@ class CopyLevels:
         for saved in copies:
             there[saved.level].append(saved)
 
-    def _leave(self, saved: Saved, there: Sequence[list[Any]]) -> bool:
+    def _leave(self, saved: Saved, there: Sequence[list[Saved]]) -> bool:
         """Have a copy begin to leave the device, if there is capacity for it; whether it does. From now on it counts where it will be, and
         so do the oldest copies on the host, which go on to files where the host has too little capacity."""
         gone = [one for one in (*there[_DISK], *there[_HOST], *there[_DEVICE]) if one.leaving]

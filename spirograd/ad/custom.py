@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import ParamSpec, Protocol, TypeGuard, TypeVar
 
 from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
@@ -14,8 +14,9 @@ from spirograd.lang import context
 from spirograd.lang.frontend.func import Func
 from spirograd.lang.scalar import describe
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")
+P = ParamSpec("P")
 
 
 def grad_replaced(function: F) -> F:
@@ -64,15 +65,26 @@ def _aside(function: F, replaced: bool) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
+class _GradReplaced(Protocol):
+    """A function that `grad_replaced` has decorated."""
+
+    grad: Callable[..., object] | None
+    saves: bool
+
+
+def _is_grad_replaced(value: object) -> TypeGuard[_GradReplaced]:
+    return bool(getattr(value, "is_grad_replaced", False))
+
+
+def grad_for(primal: object, saves: bool = True) -> Callable[[F], F]:
     """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
-    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at first indices given by
-    arguments, such as ``x[s, i]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
+    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at indices given by arguments,
+    such as ``x[s, i]`` and ``x[i, s]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
     ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
     SpirogradRuntimeTypeError if ``primal`` is not decorated.
     """
-    if not getattr(primal, "is_grad_replaced", False):
+    if not _is_grad_replaced(primal):
         name = getattr(primal, "__name__", describe(primal))
         hint = f"put `@sg.ad.grad_replaced` above {'`@sg.kernel`' if getattr(primal, '__sg_is_kernel__', False) else 'it'}"
         problem = f"`grad_for` takes a function that is decorated with `grad_replaced`, and `{name}` is not"
@@ -86,7 +98,7 @@ def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
     return decorate
 
 
-def checkpoint(function: Callable[..., R], *args: object, **kwargs: object) -> R:
+def checkpoint(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call ``function(*args, **kwargs)``. A tape does not keep what its launches overwrite; in the reverse pass they run again, and are
     recorded only then. So a tape takes the memory of one such call at a time, and what the memory that it uses held before each call.
 
@@ -97,8 +109,7 @@ def checkpoint(function: Callable[..., R], *args: object, **kwargs: object) -> R
     recorder = context.recorder()
     if not isinstance(recorder, Tape):
         return function(*args, **kwargs)
-    result: R = recorder.run_again(lambda: function(*args, **kwargs))
-    return result
+    return recorder.run_again(lambda: function(*args, **kwargs))
 
 
 def clear_all_gradients() -> None:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 from weakref import ref as weakly
 
-import numpy as np
-
 from spirograd.ad import external_arrays
-from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, Part, Returned
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
+from spirograd.autodiff.derivative import Slice
 from spirograd.base.arguments import ArrayBinding
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation
+from spirograd.base.protocols import Allocation, Place
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.size_nodes import Size
-from spirograd.derivatives.first_indices import accesses_by_first_index
+from spirograd.derivatives.slices_of_accesses import accesses_by_slice
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
@@ -31,12 +29,15 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
 
+if TYPE_CHECKING:
+    from spirograd.ad.external_arrays import ExternalArray
+    from spirograd.lang.session_protocol import Session
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
 
 
 @dataclass
-class Event:
+class TapeEvent:
     """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
@@ -51,18 +52,18 @@ class Event:
     launches: int = 0
 
 
-class Access:
+class LaunchAccess:
     """Memory that a kernel uses: a field, with its ``key`` and ``storage``, or the array argument number ``arg`` of each launch.
 
-    ``first``: the first index of the access, where the host can know it. The field is not kept alive.
+    ``at``: the slice that is accessed, where the host can know it. The field is not kept alive.
     """
 
-    __slots__ = ("_storage", "arg", "first", "key", "loc", "name")
+    __slots__ = ("_storage", "arg", "at", "key", "loc", "name")
 
-    def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, first: Size | None = None) -> None:
+    def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, at: Slice | None = None) -> None:
         self.name = ref.name
         self.loc = loc
-        self.first = first
+        self.at = at
         self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
         self.key: Key = None
         self._storage: Callable[[], ScalarField | None] = _nothing
@@ -83,16 +84,16 @@ def _nothing() -> None:
 class Footprint:
     """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses.
     ``used``, ``written``: one access for each memory that it uses, or writes; ``accesses``, ``writes``: the same for each memory and
-    first index. ``shadows``: the gradients and tangents that it writes."""
+    slice. ``shadows``: the gradients and tangents that it writes."""
 
     def __init__(self, specialization: Specialization) -> None:
         kernel = specialization.kernel
         self.arrays = any(isinstance(arg, ArrayArg) for arg in kernel.args)
         self.fields = [weakly(field) for field in specialization.fields.values()]
-        self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
-        self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
+        self.used = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
+        self.written = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
         self.accesses, self.writes = (
-            [Access(ref, specialization.fields, None, first) for ref, first in accesses_by_first_index(kernel, effects)]
+            [LaunchAccess(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)]
             for effects in (_ALL, _WRITES)
         )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
@@ -105,12 +106,12 @@ class DerivativeFootprint:
     def __init__(self, gradient: SpecializedDerivative) -> None:
         derivative, fields = gradient.derivative, gradient.primal.fields
         residuals = gradient.residuals if gradient.acts else ()
-        self.residuals = [(Access(r.ref, fields, r.loc, r.first), version_of(r)) for r in residuals]
-        self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
-        self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
+        self.residuals = [(LaunchAccess(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
+        self.writes = [LaunchAccess(write.ref, fields, write.loc, write.at) for write in derivative.writes]
+        self.accesses = [LaunchAccess(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
-            [Access(place.ref, fields, place.loc) for place in places] for places in places_of
+            [LaunchAccess(place.ref, fields, place.loc) for place in places] for places in places_of
         )
         active = {place.ref for place in derivative.active_outputs} if gradient.acts else set()
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
@@ -126,8 +127,8 @@ def footprint_of(specialization: Specialization) -> Footprint:
 
 def derivative_footprint_of(gradient: SpecializedDerivative) -> DerivativeFootprint:
     """Return the `DerivativeFootprint` of a derivative, computed once."""
-    footprint: DerivativeFootprint | None = gradient.footprint
-    if footprint is None:
+    footprint = gradient.footprint
+    if not isinstance(footprint, DerivativeFootprint):
         footprint = gradient.footprint = DerivativeFootprint(gradient)
     return footprint
 
@@ -138,12 +139,12 @@ class Launch:
 
     __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")
 
-    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> None:
+    def __init__(self, session: Session, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
         self.session = session
         self.specialization = specialization
         self.packer = packer
-        self.arrays: list[Any] = []
-        self.external: dict[int, Any] = {}  # of NumPy and torch
+        self.arrays: list[Ndarray | ExternalArray | None] = []
+        self.external: dict[int, ExternalArray] = {}  # of NumPy and torch
         footprint = footprint_of(specialization)
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
@@ -151,15 +152,16 @@ class Launch:
             if packer.transfers is not None:
                 self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
         self.snapshots: dict[int, Allocation] = {}
-        self.buffers: list[Any] = []
+        self.buffers: list[Place] = []
         self.number: int | None = None
 
-    def run(self) -> Any:
+    def run(self) -> Returned:
         """Launch the kernel; returns what it returns. Later runs draw the same random numbers as the first."""
         if self.number is None:
             self.number = self.session.launcher.next_number()
         plan = self.specialization.plan
-        return plan.launch(self.packer, drawn=self.number)
+        returned: Returned = plan.launch(self.packer, drawn=self.number)
+        return returned
 
     def fresh(self) -> Launch:
         """Return the same launch, without what a recording keeps for its reverse."""
@@ -167,27 +169,28 @@ class Launch:
         copied.snapshots, copied.buffers = {}, []
         return copied
 
-    def memory(self, access: Access) -> tuple[Key, FieldOrArray | None]:
+    def memory(self, access: LaunchAccess) -> tuple[Key, FieldOrArray | None]:
         """Return the key of memory, the same in all launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
             return access.key, access.storage
         array = self.arrays[access.arg]
         if isinstance(array, Ndarray):
             return ("ndarray", id(array)), array
-        return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
+        assert array is not None
+        return ("host", external_arrays.address_of(array)), None
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays that it uses."""
         storages = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
         return (storage for storage in storages if storage is not None)
 
-    def first(self, size: Size | None) -> int | None:
-        """Return the value of a first index at this launch."""
-        if size is None:
+    def part(self, at: Slice | None) -> Part | None:
+        """Return the axis and the index of a slice at this launch."""
+        if at is None:
             return None
-        return evaluate(size, self.packer.scalars, self.packer.arrays)
+        return at.axis, evaluate(at.index, self.packer.scalars, self.packer.arrays)
 
-    def snapshot(self, access: Access) -> Iterator[tuple[str, int]]:
+    def snapshot(self, access: LaunchAccess) -> Iterator[tuple[str, int]]:
         """Keep a copy of an array of the host as it is now, unless there is one; gives its name and bytes."""
         assert access.arg is not None
         if access.arg in self.snapshots:
@@ -204,7 +207,8 @@ class Launch:
         """Return the arguments of its derivative."""
         packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
         packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
-        packer.arrays = places = [*self.packer.arrays, *self.buffers]
+        places: list[Place | None] = [*self.packer.arrays, *self.buffers]
+        packer.arrays = places
         externals = [external for step in self.specialization.steps for external in step.externals()] if self.external else []
         for k, array in self.external.items():
             places[k] = binding = packer.bind(array, k, externals[k])

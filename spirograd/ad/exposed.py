@@ -11,18 +11,22 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
-from spirograd.ad.entries import Access, Launch
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.entries import Launch, LaunchAccess
+from spirograd.ad.external_arrays import address_of, on_host
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.protocols import Allocation
 from spirograd.lang import context
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.frontend.specialization import Specialization
 
+if TYPE_CHECKING:
+    from spirograd.lang.data.device_arrays import Tensor
+P = ParamSpec("P")
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
 
@@ -42,7 +46,7 @@ class Exposed:
         self.known: dict[Key, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
-        self._accesses: dict[Specialization, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
+        self._accesses: dict[Specialization, list[LaunchAccess]] = {}  # of what was compiled: arguments, and fields that were handed out
 
     def handed_out(self, allocation: Allocation, part: str) -> None:
         """Copy a part of an allocation, or all of it, which is about to be handed out."""
@@ -72,7 +76,7 @@ class Exposed:
             if key not in self.known and storage.has_memory() and chosen(storage):
                 self.known[key] = Saved(Stored(_name(storage), storage), None)
 
-    def before(self, launch: Launch, accesses: Sequence[Access]) -> None:
+    def before(self, launch: Launch, accesses: Sequence[LaunchAccess]) -> None:
         """Look for writes to what a launch is about to use. ``accesses``: all of its specialization, the same at each launch."""
         watched = self._accesses.get(launch.specialization)
         if watched is None:
@@ -80,28 +84,28 @@ class Exposed:
         for access in watched:
             key, storage = launch.memory(access)
             if key in self.known:
-                self._look(key, self.known[key].memory.copied_part(launch.first(access.first)))
+                self._look(key, self.known[key].memory.copied_part(launch.part(access.at)))
             elif storage is not None and is_exposed(storage):
                 self.known[key] = Saved(Stored(access.name, storage), None)
 
-    def after(self, launch: Launch, writes: Sequence[Access]) -> None:
+    def after(self, launch: Launch, writes: Sequence[LaunchAccess]) -> None:
         """Note what a launch wrote."""
         for access in writes if self.known else ():
             known = self.known.get(launch.memory(access)[0])
             if known is not None:
-                known.update(known.memory.copied_part(launch.first(access.first)))
+                known.update(known.memory.copied_part(launch.part(access.at)))
 
-    def look(self, key: Key, first: int | None) -> None:
-        """Look for writes to memory, at first index ``first``, or (None) anywhere."""
+    def look(self, key: Key, at: Part | None) -> None:
+        """Look for writes to memory, in the slice ``at``, or (None) anywhere."""
         if key in self.known:
-            self._look(key, self.known[key].memory.copied_part(first))
+            self._look(key, self.known[key].memory.copied_part(at))
 
     def look_everywhere(self) -> None:
         """Look for writes to all that is watched."""
         for key in list(self.known):
             self._look(key, None)
 
-    def _look(self, key: Key, part: int | None) -> None:
+    def _look(self, key: Key, part: Part | None) -> None:
         known = self.known[key]
         changed = known.changed(part)
         if changed is not None:
@@ -116,14 +120,14 @@ class WrittenTensors:
     ``on_write``: a method that is called with the tensor, and which elements changed; held weakly.
     """
 
-    def __init__(self, on_write: Callable[[Any, Array], None]) -> None:
+    def __init__(self, on_write: Callable[[Tensor, Array], None]) -> None:
         self._on_write = weakref.WeakMethod(on_write)
-        self._known: dict[int, tuple[Any, Array]] = {}
+        self._known: dict[int, tuple[Tensor, Array]] = {}
 
     def before(self, launch: Launch) -> None:
         """Look for changes of the tensors that a launch is about to use."""
         for tensor in launch.external.values() if self._known else ():
-            key = id(tensor) if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+            key = id(tensor) if isinstance(tensor, np.ndarray) else address_of(tensor)
             if key in self._known:
                 self._look(key)
 
@@ -132,27 +136,27 @@ class WrittenTensors:
         for key in list(self._known):
             self._look(key)
 
-    def after(self, launch: Launch, active_outputs: Sequence[Access]) -> None:
+    def after(self, launch: Launch, active_outputs: Sequence[LaunchAccess]) -> None:
         """Note what a launch wrote."""
         for access in active_outputs:
             if access.arg in launch.external:
                 tensor = launch.external[access.arg]
-                if getattr(tensor, "requires_grad", False):
+                if not isinstance(tensor, np.ndarray) and tensor.requires_grad:
                     self._known[tensor.data_ptr()] = (tensor, launch.contents(access.arg))
 
     def _look(self, key: int) -> None:
         tensor, then = self._known[key]
-        now = tensor.detach().cpu().numpy()
+        now = on_host(tensor)
         changed = np.asarray(_bits(now) != _bits(then)).reshape(now.shape)
         if changed.any():
             self._known[key] = (tensor, now.copy())
             _call(self._on_write, tensor, changed)
 
 
-def _call(method: weakref.WeakMethod[Callable[..., None]], *args: object) -> None:
+def _call(method: weakref.WeakMethod[Callable[P, None]], *args: P.args, **kwargs: P.kwargs) -> None:
     call = method()
     if call is not None:
-        call(*args)
+        call(*args, **kwargs)
 
 
 def _bits(array: Array) -> Array:

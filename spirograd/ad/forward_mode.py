@@ -7,18 +7,19 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
-from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, ProgramRecorder
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, ProgramRecorder, Returned
 from spirograd.ad.thread_tapes import tangents
 from spirograd.ad.versions import Saved, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
+from spirograd.base.protocols import Scalar
+from spirograd.base.recorder import Clear, R
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
@@ -31,7 +32,7 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
-from spirograd.lang.traced_numbers import RefusedNumbers
+from spirograd.lang.traced_numbers import RefusedNumbers, TracedNumber
 
 logger = logging.getLogger("spirograd")
 
@@ -48,18 +49,16 @@ class FwdMode(ProgramRecorder, NearNames):
     which another kernel wrote values with tangents; SpirogradTypeError if ``loss`` or ``param`` is no field or array.
     """
 
-    def __init__(self, loss: Any, param: Any, seed: Any = None, clear_gradients: bool = True) -> None:
+    def __init__(self, loss: object, param: object, seed: object = None, clear_gradients: bool = True) -> None:
         losses = list(loss) if isinstance(loss, (list, tuple)) else [loss]
-        for memory, what in (*[(one, "loss") for one in losses], (param, "param")):
-            _check(memory, what)
-        self.losses = losses
-        self.param = param
-        self.seed = _seed(param, seed)
+        self.losses = [_checked(one, "loss") for one in losses]
+        self.param = _checked(param, "param")
+        self.seed = _seed(self.param, seed)
         self.clear_gradients = clear_gradients
         self._chain = Chain()
         self._mode = "forward"
         self._numbers = RefusedNumbers(self, "forward mode does not follow numbers of Python")
-        self._before: Any = None
+        self._before: ProgramRecorder | None = None
         self._tangents = contextlib.ExitStack()  # left when the block ends
         self._exposed: Exposed | None = None
 
@@ -83,7 +82,7 @@ class FwdMode(ProgramRecorder, NearNames):
             self.param.dual.fill(0.0)
             self._exposed = None
 
-    def aside(self, function: Callable[[], object], replaced: bool) -> Any:
+    def aside(self, function: Callable[[], R], replaced: bool) -> R:
         """Run ``function``, which is left out of differentiation: its values have no tangents. ``replaced``: it has a gradient for
         reverse mode, which means nothing here.
         """
@@ -93,13 +92,15 @@ class FwdMode(ProgramRecorder, NearNames):
         finally:
             self._mode = before
 
-    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(
+        self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
+    ) -> Sequence[Scalar | TracedNumber]:
         """Return the numbers ``values`` of the element at ``key`` of ``memory`` as such that cannot be used; ``location``: the line."""
         followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
         return self._numbers.of(values, location()) if followed else values
 
     def host_write(
-        self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+        self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """Clear the tangent of the element ``key`` of ``memory``, which the host writes: numbers have none. Or copy the tangent of
         ``source``. ``clear`` and ``repeat`` are not used. See `Recorder`.
@@ -132,7 +133,7 @@ class FwdMode(ProgramRecorder, NearNames):
         elif changed.all():
             self._chain.forget(object_key(storage))
 
-    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         """Launch the forward mode of ``kernel``: its ``specialization``, with ``args`` as the ``packer`` has them. See
         `Recorder`.
         """
@@ -208,17 +209,18 @@ def memory_key(ref: MemoryRef, packer: Packer) -> Key:
     return ("host array", host) if host else ("array", binding.address)
 
 
-def _check(memory: object, what: str) -> None:
-    """Raise unless ``memory`` is one field or array with a dual."""
+def _checked(memory: object, what: str) -> FieldOrArray:
+    """Return ``memory``; raise unless it is one field or array with a dual."""
     if not isinstance(memory, (ScalarField, Ndarray)):
         several = "; several losses are a list" if what == "loss" else "; differentiate by several at once by putting them into one"
         raise SpirogradTypeError(f"`{what}` is one field or array, got {describe(memory)}{several}")
     if not memory.has_dual():
         hint = "declare it with `needs_dual=True`" if memory.dtype.is_float else "only floats have tangents"
         raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no dual", None, hint))
+    return memory
 
 
-def _seed(param: Any, seed: Any) -> object:
+def _seed(param: FieldOrArray, seed: object) -> Array:
     """Return the seed as an array of the shape of ``param``."""
     shape = (*param.shape, *param.element_shape)
     if seed is None:

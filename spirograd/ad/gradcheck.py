@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
-from spirograd.ad.memories import KernelMemory, memories_of
+from spirograd.ad.memories import KernelMemory, Key, memories_of
 from spirograd.analysis import trial
 from spirograd.autodiff.in_f64 import field_memory, in_f64
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+
+Arrays = dict[Key, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class GradCheck:
 
 
 def gradcheck(
-    kernel: Any,
-    inputs: Sequence[Any] = (),
+    kernel: object,
+    inputs: Sequence[object] = (),
     eps: float = 1e-6,
     rtol: float | None = None,
     atol: float | None = None,
@@ -77,11 +79,12 @@ def gradcheck(
     Raises SpirogradTypeError for what is no kernel; SpirogradAssertionError with the table and the first wrong element, unless
     ``raise_exception`` is False; SpirogradRuntimeError for kernels that draw random numbers or read nothing that has a gradient.
     """
+    tested: object = kernel
     if isinstance(kernel, BoundKernel):
-        kernel, inputs = kernel.kernel, (kernel.instance, *inputs)
-    if not isinstance(kernel, Kernel):
-        raise SpirogradTypeError(f"gradcheck takes a kernel, not {type(kernel).__name__}", None, "decorate it with `@sg.kernel`")
-    check = _Check(kernel, tuple(inputs), np.random.default_rng(seed))
+        tested, inputs = kernel.kernel, (kernel.instance, *inputs)
+    if not isinstance(tested, Kernel):
+        raise SpirogradTypeError(f"gradcheck takes a kernel, not {type(tested).__name__}", None, "decorate it with `@sg.kernel`")
+    check = _Check(tested, tuple(inputs), np.random.default_rng(seed))
     result = check.run(eps, rtol, atol, entries)
     if raise_exception and not result:
         wrong = next(row for row in result.rows if row.first_wrong is not None)
@@ -93,7 +96,7 @@ def gradcheck(
 
 
 class _Check:
-    def __init__(self, kernel: Kernel, inputs: tuple[Any, ...], rng: np.random.Generator) -> None:
+    def __init__(self, kernel: Kernel, inputs: tuple[object, ...], rng: np.random.Generator) -> None:
         self.kernel, self.inputs, self.rng = kernel, inputs, rng
         self.session, self.specialization, self.bound = kernel.specialized(inputs, {})
         self.gradient = kernel.grad.of(self.session, self.specialization)
@@ -111,7 +114,7 @@ class _Check:
             raise SpirogradRuntimeError(
                 f"kernel `{self.name}` reads and writes nothing that has a gradient: declare a field with `needs_grad=True`"
             )
-        self.adjoints: dict[Any, Any] = {}
+        self.adjoints: Arrays = {}
         self.returned = [float(self.rng.standard_normal()) for _ in self.gradient.returned]
 
     def run(self, eps: float, rtol: float | None, atol: float | None, entries: int) -> GradCheck:
@@ -129,7 +132,7 @@ class _Check:
         rows = [self._row(key, m, values, computed[key], eps, rtol, atol, entries) for key, m in self.active.items()]
         return GradCheck(self.name, tuple(rows))
 
-    def _gradients(self, values: dict[Any, Any]) -> dict[Any, Any]:
+    def _gradients(self, values: Arrays) -> Arrays:
         """Return gradients from the device, for random adjoints of what the kernel writes, from memory in the state that they read."""
         self.kernel(*self.inputs)
         written = {self._key(place.ref) for place in self.gradient.derivative.active_outputs}
@@ -145,14 +148,14 @@ class _Check:
         self.gradient.launch(packer, adjoint, None)
         return {key: m.read_gradient().astype(np.float64) for key, m in self.active.items()}
 
-    def _key(self, ref: FieldRef | ArrayRef) -> object:
+    def _key(self, ref: FieldRef | ArrayRef) -> Key:
         return ref.arg if isinstance(ref, ArrayRef) else ref
 
     # --- finite differences ----------------------------------------------------------------------------------------------
 
-    def _loss(self, values: dict[Any, Any]) -> float:
+    def _loss(self, values: Arrays) -> float:
         """Return the sum of what the kernel leaves and returns, weighted by the adjoints."""
-        args: list[Any] = [values[k].copy() if k in values else self.scalars[k] for k in range(len(self.twin.args))]
+        args = [values[k].copy() if k in values else self.scalars[k] for k in range(len(self.twin.args))]
         trees = {}
         for ref, twin in self.twins.items():
             trees[twin.tree] = values[ref].reshape(-1).copy()
@@ -161,12 +164,10 @@ class _Check:
         loss = 0.0
         for key in self.active:
             after = args[key] if isinstance(key, int) else trees[self.twins[key].tree]
-            loss += float(np.vdot(self.adjoints[key].astype(np.float64).reshape(-1), after.reshape(-1)))
+            loss += float(np.vdot(self.adjoints[key].astype(np.float64), after))
         return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, self.gradient.returned))
 
-    def _row(
-        self, key: Any, m: KernelMemory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int
-    ) -> Row:
+    def _row(self, key: Key, m: KernelMemory, values: Arrays, gradient: Array, eps: float, rtol: float, atol: float, entries: int) -> Row:
         wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}
         size = wide[key].size
         chosen = np.arange(size) if size <= entries else np.sort(self.rng.choice(size, entries, replace=False))

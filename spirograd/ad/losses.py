@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar, Union
 
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.once import lock, one_at_a_time
@@ -18,21 +18,29 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
+if TYPE_CHECKING:
+    from spirograd.lang.data.device_arrays import Tensor
 
-class FieldLoss:
-    """A field or ndarray. ``key``: what tells its memory apart from others, as in `Launch.memory`."""
+    Storage = Union[FieldOrArray, Tensor]
 
-    def __init__(self, storage: Any) -> None:
+
+S = TypeVar("S", bound="Storage")
+
+
+class Loss(Generic[S]):
+    """The loss of a tape. ``key``: what tells its memory apart from others, as in `Launch.memory`."""
+
+    def __init__(self, storage: S, key: Key) -> None:
         self.storage = storage
-        self.key: Any = memory_identity(storage)[0]
+        self.key = key
 
     def clear(self) -> None:
         """Set the loss to zero."""
-        self.storage.fill(0.0)
+        raise NotImplementedError
 
     def seed(self) -> None:
         """Set the gradient of the loss to 1."""
-        self.storage.grad.fill(1.0)
+        raise NotImplementedError
 
     def leave(self) -> None:
         """Set the gradient of the loss to 1 after the reverse pass: the derivative with respect to what the loss is then.
@@ -42,21 +50,29 @@ class FieldLoss:
         self.seed()
         with lock:
             _left[:] = [left for left in _left if left.storage() is not self.storage]
-            version = self.gradient_version(self.storage)
-            _left.append(_Left(weakref.ref(self.storage), version, self.gradient_version, threading.current_thread()))
-
-    @staticmethod
-    def gradient_version(storage: Any) -> Any:
-        """Return what changes with every write to the gradient of a loss; None if it has no memory."""
-        return memory_generation(storage.grad) if storage.has_memory() else None
+            _left.append(_Left(weakref.ref(self.storage), _gradient_version(self.storage), threading.current_thread()))
 
 
-class TensorLoss(FieldLoss):
+class FieldLoss(Loss[FieldOrArray]):
+    """A field or ndarray."""
+
+    def __init__(self, storage: FieldOrArray) -> None:
+        super().__init__(storage, memory_identity(storage)[0])
+
+    def clear(self) -> None:
+        """Set the loss to zero."""
+        self.storage.fill(0.0)
+
+    def seed(self) -> None:
+        """Set the gradient of the loss to 1."""
+        self.storage.grad.fill(1.0)
+
+
+class TensorLoss(Loss["Tensor"]):
     """A torch tensor. Its gradient is allocated if it has none yet."""
 
-    def __init__(self, tensor: Any) -> None:
-        self.storage = tensor
-        self.key = ("host", tensor.data_ptr())
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor, ("host", tensor.data_ptr()))
 
     def clear(self) -> None:
         """Set the loss to zero."""
@@ -68,19 +84,20 @@ class TensorLoss(FieldLoss):
             self.storage.grad = self.storage.detach().new_zeros(self.storage.shape)
         self.storage.grad.detach().fill_(1.0)
 
-    @staticmethod
-    def gradient_version(storage: Any) -> Any:
-        """Return what changes with every write of torch to the gradient of a loss; None if it has none."""
-        return None if storage.grad is None else (id(storage.grad), storage.grad._version)
+
+def _gradient_version(storage: Storage) -> object:
+    """Return what changes with every write to the gradient of a loss; None if it has no memory."""
+    if isinstance(storage, (ScalarField, Ndarray)):
+        return memory_generation(storage.grad) if storage.has_memory() else None
+    return None if storage.grad is None else (id(storage.grad), storage.grad._version)
 
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """A loss whose gradient a tape left as 1; the version of the gradient at that time, how to find its version, and the tape's thread."""
+    """A loss whose gradient a tape left as 1; the version of the gradient at that time, and the tape's thread."""
 
-    storage: weakref.ref[Any]
+    storage: weakref.ref[Storage]
     version: object
-    version_of: Callable[[Any], Any]
     thread: threading.Thread
 
 
@@ -99,28 +116,28 @@ def forget_losses(cleared: bool) -> None:
     _left[:] = [left for left in _left if left not in forgotten]
     for left in forgotten:
         storage = left.storage()
-        if storage is None or left.version is None or (cleared and not is_torch(storage)) or left.version_of(storage) != left.version:
+        if storage is None or left.version is None or (cleared and not is_torch(storage)) or _gradient_version(storage) != left.version:
             continue
-        if is_torch(storage):
-            storage.grad.detach().zero_()
-        else:
+        if isinstance(storage, (ScalarField, Ndarray)):
             storage.grad.fill(0.0)
+        elif storage.grad is not None:
+            storage.grad.detach().zero_()
 
 
-def loss_of(value: Any) -> FieldLoss:
+def loss_of(value: object) -> FieldLoss | TensorLoss:
     """Return ``value`` as a loss. Raises unless it is one float with a gradient."""
     if is_torch(value):
-        _check(value, value.numel(), value.requires_grad, value.is_floating_point(), "make it with `requires_grad=True`")
+        what = f"a torch tensor of shape {tuple(value.shape)}"
+        _check(what, value.numel(), value.requires_grad, value.is_floating_point(), "make it with `requires_grad=True`")
         return TensorLoss(value)
     if not isinstance(value, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"the loss of a tape is a field, an array or a torch tensor of one float, got {describe(value)}")
     count = math.prod((*value.shape, *value.element_shape))
-    _check(value, count, value.has_grad(), value.dtype.is_float, "declare it with `needs_grad=True`")
+    _check(describe(value), count, value.has_grad(), value.dtype.is_float, "declare it with `needs_grad=True`")
     return FieldLoss(value)
 
 
-def _check(value: Any, count: int, has_gradient: bool, is_float: bool, hint: str) -> None:
-    what = f"a torch tensor of shape {tuple(value.shape)}" if is_torch(value) else describe(value)
+def _check(what: str, count: int, has_gradient: bool, is_float: bool, hint: str) -> None:
     if count != 1:
         instead = "add up what is to be differentiated in a kernel; or `with Tape() as tape:`, set gradients, and call `tape.grad()`"
         raise SpirogradRuntimeError(render(f"the loss of a tape is one float, {what} has {counted(count, 'element')}", None, instead))

@@ -8,25 +8,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
-from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.entries import DerivativeFootprint, Launch, LaunchAccess, TapeEvent, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import wait_for_exposed
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
-from spirograd.ad.undo_log import Part, UndoLog
+from spirograd.ad.undo_log import UndoLog, Written
 from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation
+from spirograd.base.protocols import Allocation, Place
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 
-Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
+if TYPE_CHECKING:
+    from spirograd.ad.steps import Step, WriteStep
+Parts = Mapping[tuple[Key, Part | None], tuple[str, FieldOrArray]]  # by key and slice (None: all of it)
 
 
 class TapeRecording:
@@ -40,16 +42,16 @@ class TapeRecording:
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         self._copy_memory = copy_memory
         self.versions = Versions(copy_memory)
-        self.events: list[Event] = []
+        self.events: list[TapeEvent] = []
         self.check = check_if_wanted()
         self._scratched: list[Allocation] = []  # allocations for saved values
         self._report: MemoryReport | None = None  # of copies that the last replay has freed
 
-    def add(self, step: Any) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step of the program for the first time, and record it; returns what it returns. See `steps`."""
         return step.record(self)
 
-    def host_write(self, step: Any) -> None:
+    def host_write(self, step: WriteStep) -> None:
         """Record a write of the host, which comes next."""
         step.begin(self)
 
@@ -57,7 +59,7 @@ class TapeRecording:
         """See `StepStore`."""
         return self
 
-    def launch(self, gradient: SpecializedDerivative, launch: Launch, returned: Any) -> Any:
+    def launch(self, gradient: SpecializedDerivative, launch: Launch, returned: object) -> Returned:
         """Run a launch whose derivative is ``gradient``, and record it; returns what it returns. ``returned``: the adjoints of that."""
         memory = derivative_footprint_of(gradient)
         event = self._event()
@@ -68,10 +70,12 @@ class TapeRecording:
             self._save(access, launch, event)
         if gradient.derivative.saving is not None and gradient.acts:
             scratch = functools.partial(self._scratch, gradient.label)
+            values: Returned
             values, launch.number, launch.buffers = gradient.launch_saving(
                 launch.packer, launch.number, scratch, kept(launch, launch.packer)
             )
-            event.copies += [(f"values saved by {gradient.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
+            allocations = [buffer.allocation for buffer in launch.buffers]
+            event.copies += [(f"values saved by {gradient.label}", memory.nbytes) for memory in allocations if memory is not None]
         else:
             values = launch.run()
         self._need_all(memory, launch, event, Version.AFTER)
@@ -83,7 +87,7 @@ class TapeRecording:
             event.reverse = lambda: gradient.launch(launch.again(), returned, launch.number)
         return values
 
-    def launch_aside(self, launch: Launch) -> Any:
+    def launch_aside(self, launch: Launch) -> Returned:
         """Run a launch that has no reverse. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
         event = self._event()
@@ -92,55 +96,55 @@ class TapeRecording:
             self._save(access, launch, event)
         return launch.run()
 
-    def write(self, key: Key, first: int | None, reverse: Callable[[], None] | None) -> None:
-        """Save what the host is about to write: at first index ``first``, or (None) all of it."""
+    def write(self, key: Key, at: Part | None, reverse: Callable[[], None] | None) -> None:
+        """Save what the host is about to write: in the slice ``at``, or (None) all of it."""
         event = self._event()
-        event.saved += self.versions.write(key, lambda: first)
+        event.saved += self.versions.write(key, lambda: at)
         event.reverse = reverse
 
     def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Record that the host has replaced the contents ``before``."""
-        self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
+        self.events.append(TapeEvent(saved=self.versions.replace(key, before), reverse=reverse))
 
     def call(self, reverse: Callable[[], None], used: Parts) -> None:
         """Record a gradient of Python's own, which reads the memory ``used`` as it is now."""
         event = self._event()
         event.reverse = reverse
-        for (key, first), (name, storage) in used.items():
-            self.need(event, key, name, storage, FUNCTION, first)
+        for (key, at), (name, storage) in used.items():
+            self.need(event, key, name, storage, FUNCTION, at)
 
-    def need(self, event: Event, key: Key, name: str, storage: FieldOrArray, version: Version, first: int | None = None) -> None:
-        """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, at a first index or (None) all of it."""
+    def need(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, version: Version, at: Part | None = None) -> None:
+        """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, in a slice or (None) all of it."""
         self.versions.stored(key, name, storage)
-        self.versions.need(key, first)
+        self.versions.need(key, at)
         if version is Version.BEFORE:
             event.before.add(key)
         if self.check is not None:
-            self.check.expect(event, key, name, storage, first)
+            self.check.expect(event, key, name, storage, at)
 
-    def _event(self) -> Event:
-        event = Event()
+    def _event(self) -> TapeEvent:
+        event = TapeEvent()
         self.events.append(event)
         return event
 
-    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: Event, version: Version) -> None:
+    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: TapeEvent, version: Version) -> None:
         """Note that the reverse of a launch reads the contents of memory now, its ``version`` of them."""
         for access, needed in memory.residuals:
             if needed is version:
                 self._need(access, launch, event, version)
 
-    def _need(self, access: Access, launch: Launch, event: Event, version: Version) -> None:
+    def _need(self, access: LaunchAccess, launch: Launch, event: TapeEvent, version: Version) -> None:
         key, storage = launch.memory(access)
         if storage is None:
             event.copies += launch.snapshot(access)
             return
         self.versions.stored(key, access.name, storage)
-        self.versions.need(key, launch.first(access.first))
+        self.versions.need(key, launch.part(access.at))
         if version is Version.BEFORE:
             event.before.add(key)
 
-    def _save(self, access: Access, launch: Launch, event: Event) -> None:
-        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
+    def _save(self, access: LaunchAccess, launch: Launch, event: TapeEvent) -> None:
+        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.part, access.at))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
@@ -179,13 +183,13 @@ class TapeRecording:
             self._run_reverse(event)
             yield from _swap([saved for key, saved in event.saved if key not in event.before])
 
-    def _run_reverse(self, event: Event) -> None:
+    def _run_reverse(self, event: TapeEvent) -> None:
         if self.check is not None:
             self.check.compare(event)
         if event.reverse is not None:
             event.reverse()
 
-    def reverse_once(self, before: Callable[[Iterable[Part]], None] | None = None) -> None:
+    def reverse_once(self, before: Callable[[Iterable[Written]], None] | None = None) -> None:
         """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards. ``before`` is told
         which memory is about to change: key, memory, and part."""
         while self.events:
@@ -197,7 +201,9 @@ class TapeRecording:
             if self._copy_memory is not None:
                 for launch in event.used:
                     while launch.buffers:
-                        self._give(launch.buffers.pop().allocation)
+                        allocation = launch.buffers.pop().allocation
+                        assert allocation is not None
+                        self._give(allocation)
             _put([saved for key, saved in event.saved if key not in event.before])
             self.events.pop()
 
@@ -214,7 +220,7 @@ class TapeRecording:
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)
 
-    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> object:
+    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> Place:
         """Return an array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: the line of the first of them."""
         session = context.session()
         if self._copy_memory is None:

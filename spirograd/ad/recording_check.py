@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of
-from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
+from spirograd.ad.entries import Launch, LaunchAccess, TapeEvent, derivative_footprint_of
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part
 from spirograd.ad.versions import Stored, memory_generation
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradAssertionError, render
@@ -25,51 +25,51 @@ _REPORT = "this is a fault of spirograd, and the gradients would be wrong: pleas
 
 
 class RecordingCheck:
-    """What the reverses of one recording are to find: digests of memory, by event, memory and first index."""
+    """What the reverses of one recording are to find: digests of memory, by event, memory and slice."""
 
     def __init__(self) -> None:
-        self._expected: dict[int, dict[tuple[Key, int | None], _Expected]] = {}
-        self._events: list[Event] = []  # kept, so that their numbers stay theirs
-        self._known: dict[tuple[Key, int | None], tuple[Generation, bytes]] = {}  # by memory and part
+        self._expected: dict[int, dict[tuple[Key, Part | None], _Expected]] = {}
+        self._events: list[TapeEvent] = []  # kept, so that their numbers stay theirs
+        self._known: dict[tuple[Key, Part | None], tuple[Generation, bytes]] = {}  # by memory and part
 
-    def before_launch(self, event: Event, gradient: SpecializedDerivative, launch: Launch) -> None:
+    def before_launch(self, event: TapeEvent, gradient: SpecializedDerivative, launch: Launch) -> None:
         """Note the contents before a launch, whose derivative is ``gradient``."""
         for access, when, _ in _residuals(gradient):
             if when == "before":
                 self._expect_residual(event, launch, access)
 
-    def after_launch(self, event: Event, gradient: SpecializedDerivative, launch: Launch) -> None:
+    def after_launch(self, event: TapeEvent, gradient: SpecializedDerivative, launch: Launch) -> None:
         """Note the contents after a launch."""
         for access, when, overwritten in _residuals(gradient):
             if when == "after" or not overwritten:
                 self._expect_residual(event, launch, access)
 
-    def _expect_residual(self, event: Event, launch: Launch, access: Access) -> None:
+    def _expect_residual(self, event: TapeEvent, launch: Launch, access: LaunchAccess) -> None:
         key, storage = launch.memory(access)
         if storage is not None:  # arrays of the host are copied for each launch
-            self.expect(event, key, access.name, storage, launch.first(access.first))
+            self.expect(event, key, access.name, storage, launch.part(access.at))
 
-    def expect(self, event: Event, key: Key, name: str, storage: FieldOrArray, first: int | None) -> None:
-        """Note that the reverse of ``event`` may read memory, at first index ``first`` or (None) all of it, as it is now."""
+    def expect(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, at: Part | None) -> None:
+        """Note that the reverse of ``event`` may read memory, in the slice ``at`` or (None) all of it, as it is now."""
         expected = self._expected.get(id(event))
         if expected is None:
             expected = self._expected[id(event)] = {}
             self._events.append(event)
-        contents = expected.setdefault((key, first), _Expected(name, storage, first))
+        contents = expected.setdefault((key, at), _Expected(name, storage, at))
         contents.digests.add(self._digest(key, contents))
 
-    def compare(self, event: Event) -> None:
+    def compare(self, event: TapeEvent) -> None:
         """Raise SpirogradAssertionError if the reverse of ``event``, which is about to run, would read other contents."""
-        for (key, first), expected in self._expected.get(id(event), {}).items():
+        for (key, at), expected in self._expected.get(id(event), {}).items():
             if self._digest(key, expected) not in expected.digests:
-                at = "" if first is None else f" at first index {first}"
+                where = "" if at is None else f" at index {at[1]} of axis {at[0]}"
                 what = f"{event.used[0].specialization.kernel.name}" if event.used else "a function"
-                problem = f"a tape does not have `{expected.name}`{at} as the reverse of `{what}` needs it"
+                problem = f"a tape does not have `{expected.name}`{where} as the reverse of `{what}` needs it"
                 raise SpirogradAssertionError(render(problem, None, _REPORT))
 
     def _digest(self, key: Key, expected: _Expected) -> bytes:
         allocation = expected.stored.allocation
-        part = expected.stored.part(expected.first)
+        part = expected.stored.part(expected.at)
         generation = memory_generation(expected.stored.storage)
         known = self._known.get((key, part))
         if known is None or known[0] != generation or allocation.shared:
@@ -84,13 +84,13 @@ class RecordingCheck:
 class _Expected:
     """Contents that memory may have."""
 
-    def __init__(self, name: str, storage: FieldOrArray, first: int | None) -> None:
-        self.name, self.first = name, first
+    def __init__(self, name: str, storage: FieldOrArray, at: Part | None) -> None:
+        self.name, self.at = name, at
         self.stored = Stored(name, storage)
         self.digests: set[bytes] = set()
 
 
-def _residuals(gradient: SpecializedDerivative) -> Sequence[tuple[Access, str, bool]]:
+def _residuals(gradient: SpecializedDerivative) -> Sequence[tuple[LaunchAccess, str, bool]]:
     """Return what ``gradient`` reads, when it is there, and whether the kernel overwrites it."""
     accesses = [access for access, _ in derivative_footprint_of(gradient).residuals]
     residuals = gradient.residuals if gradient.acts else ()

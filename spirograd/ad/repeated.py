@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from spirograd.ad.entries import Event, Launch
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.entries import Launch, TapeEvent
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.saving_rule import REPEATED
@@ -28,18 +27,18 @@ class Repeated:
         self.outer = outer
         self._steps: list[Step] = []
         self._launches: list[Launch] = []
-        self._event = Event(reverse=self._reverse, used=self._launches)
+        self._event = TapeEvent(reverse=self._reverse, used=self._launches)
         self._pending: WriteStep | None = None
         outer.events.append(self._event)
 
-    def add(self, step: Step) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step for the first time, or prepare for a write of the host; returns what it returns."""
         self.settle()
         for key, name, storage in step.used():
             if key not in self._event.before:
                 self.outer.need(self._event, key, name, storage, REPEATED)
-        for key, _, _, first in step.written():
-            self._event.saved += self.outer.versions.write(key, lambda first=first: first)  # type: ignore[misc]
+        for key, _, _, at in step.written():
+            self._event.saved += self.outer.versions.write(key, lambda at=at: at)  # type: ignore[misc]
         self._steps.append(step)
         if isinstance(step, WriteStep):
             self._pending = step

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.ad import external_arrays
+from spirograd.ad.memory_keys import Returned
 from spirograd.ad.restored import Guard
 from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradRuntimeError
@@ -14,9 +14,10 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
+from spirograd.lang.session_protocol import Session
 
 
-def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization, args: Sequence[Any], returned: object) -> None:
+def replay_gradient(kernel: Kernel, session: Session, specialization: Specialization, args: Sequence[object], returned: object) -> None:
     """Run the kernel again, which saves what it overwrites, then its reverse; afterwards memory holds what it held, but for gradients.
 
     Right if memory holds what it held before the kernel. Random numbers are those of the last launch.
@@ -29,7 +30,7 @@ def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization
     tape = _OneLaunch(returned, specialization.last_number, guard)
     try:
         with tape:
-            kernel._record(tape, session, specialization, args)
+            kernel._launch(session, specialization, args)
         tape.grad()
     finally:
         guard.restore()
@@ -40,13 +41,13 @@ def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization
 class _OneLaunch(Tape):
     """The tape of one launch. ``guard`` keeps what it overwrites."""
 
-    def __init__(self, returned: Any, number: int | None, guard: Guard) -> None:
+    def __init__(self, returned: object, number: int | None, guard: Guard) -> None:
         super().__init__(clear_gradients=False)
         self.returned = returned
         self.drawn = number
         self._guard = guard
 
-    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         """Launch the kernel and record it."""
         self._outer = self._guard
         try:

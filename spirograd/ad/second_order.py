@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
-from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part, ProgramRecorder, Returned
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
-from spirograd.ad.versions import Saved, first_of, memory_identity
+from spirograd.ad.versions import Saved, memory_identity, slice_at
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
+from spirograd.base.protocols import Scalar
+from spirograd.base.recorder import Clear, R
 from spirograd.base.records import dataclass, replace
-from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.size_nodes import Size
 from spirograd.derivatives.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 from spirograd.lang import context
@@ -33,13 +32,14 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer, objects_of
 from spirograd.lang.scalar import describe
-from spirograd.lang.traced_numbers import RefusedNumbers
+from spirograd.lang.session_protocol import Session
+from spirograd.lang.traced_numbers import RefusedNumbers, TracedNumber
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
 
 
-def hvp(function: Callable[[], object], loss: Any, x: Any, v: Any) -> Any:
+def hvp(function: Callable[[], object], loss: object, x: object, v: object) -> Array | list[Array]:
     """Return the Hessian of ``loss`` with respect to ``x``, times ``v``: a NumPy array of the shape of ``x``.
 
     ``function()`` runs the kernels that compute ``loss``, a field or array of one scalar, from ``x``. It runs them from the start, so it
@@ -52,22 +52,25 @@ def hvp(function: Callable[[], object], loss: Any, x: Any, v: Any) -> Any:
     through memory without a gradient; SpirogradUnsupportedError for what has no derivative.
     """
     single = not isinstance(x, (list, tuple))
-    parameters, directions = ([x], [v]) if single else (list(x), list(v))
+    parameters = list(x) if isinstance(x, (list, tuple)) else [x]
+    if not single and not isinstance(v, Iterable):
+        raise SpirogradTypeError(f"`x` is a list of fields or arrays, so `v` is a list of directions, got {describe(v)}")
+    directions = list(v) if isinstance(v, Iterable) and not single else [v]
     if len(parameters) != len(directions):
         raise SpirogradTypeError(
             f"`x` are {len(parameters)} fields or arrays, and `v` {len(directions)} directions: give one direction for each"
         )
-    for memory, what in (*[(p, "x") for p in parameters], (loss, "loss")):
-        _check(memory, what)
+    checked = [_checked(p, "x") for p in parameters]
+    loss = _checked(loss, "loss")
     if int(np.prod((*loss.shape, *loss.element_shape))) != 1:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
     with tangents("`hvp`"):
-        for memory in (*parameters, loss):
+        for memory in (*checked, loss):
             memory.make_duals()
         clear_all("dual", "grad_dual")
-        for p, direction in zip(parameters, directions):
+        for p, direction in zip(checked, directions):
             p.dual.from_numpy(_direction(p, direction))
         recorded = _Recorder()
         context.set_recorder(recorded)
@@ -77,18 +80,19 @@ def hvp(function: Callable[[], object], loss: Any, x: Any, v: Any) -> Any:
             context.set_recorder(None)
         loss.grad.fill(1.0)
         recorded.reverse()
-        results = [p.grad.dual.to_numpy() for p in parameters]
+        results = [p.grad.dual.to_numpy() for p in checked]
     return results[0] if single else results
 
 
-def _check(memory: object, what: str) -> None:
+def _checked(memory: object, what: str) -> FieldOrArray:
     if not isinstance(memory, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"`{what}` is a field or array, got {describe(memory)}")
     if not memory.has_grad():
         raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no gradient", None, "declare it with `needs_grad=True`"))
+    return memory
 
 
-def _direction(x: Any, v: Any) -> object:
+def _direction(x: FieldOrArray, v: object) -> Array:
     shape = (*x.shape, *x.element_shape)
     direction = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
     if direction.shape != shape:
@@ -117,7 +121,7 @@ def _dual(derivative: SpecializedDerivative, ref: Ref) -> FieldRef | ArrayRef | 
 class _Tangents(SpecializedDerivative):
     """A kernel in forward mode, with tangents in all memory that has a gradient."""
 
-    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization) -> None:
+    def __init__(self, session: Session, kernel: Kernel, specialization: Specialization) -> None:
         super().__init__(session, kernel, specialization, "forward")
 
     def shadow(self, ref: Ref) -> FieldRef | ArrayRef | None:
@@ -127,7 +131,7 @@ class _Tangents(SpecializedDerivative):
 class _Second(SpecializedDerivative):
     """The gradient of a kernel in forward mode."""
 
-    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization) -> None:
+    def __init__(self, session: Session, kernel: Kernel, specialization: Specialization) -> None:
         super().__init__(session, kernel, specialization, "reverse")
 
     def derived(self, nesting: Nesting | None) -> Derivative:
@@ -137,7 +141,7 @@ class _Second(SpecializedDerivative):
         return replace(first, kernel=second.kernel)
 
 
-def tangents_of(session: object, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
+def tangents_of(session: Session, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
     """Return the kernel in forward mode, derived once. All memory with a gradient has duals already."""
     derivative: SpecializedDerivative | None = specialization.derivatives.get("tangents")
     if derivative is None:
@@ -145,7 +149,7 @@ def tangents_of(session: object, kernel: Kernel, specialization: Specialization)
     return derivative
 
 
-def second_of(session: object, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
+def second_of(session: Session, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
     """Return the gradient of the kernel in forward mode, derived once. All memory with a gradient has duals already."""
     derivative: SpecializedDerivative | None = specialization.derivatives.get("second")
     if derivative is None:
@@ -174,11 +178,13 @@ class _Recorder(ProgramRecorder):
         self.exposed = Exposed(self._used, self._unseen_write)
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
-    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[object]:
+    def read_numbers(
+        self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
+    ) -> Sequence[Scalar | TracedNumber]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
-    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         session = context.session()
         self._make_duals(session, kernel, specialization, packer, args)
         first, second = tangents_of(session, kernel, specialization), second_of(session, kernel, specialization)
@@ -188,7 +194,7 @@ class _Recorder(ProgramRecorder):
         if self.exposed.active:
             self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
-            self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
+            self._write(memory_key(write.ref, packer), launch.part(write.at), write.ref.name, second.label, write.loc)
         _snapshot(second, launch, Version.BEFORE)
         values = first.plan.main.launch(packer.on(first.trees))
         launch.number = first.plan.main.last_number
@@ -199,12 +205,12 @@ class _Recorder(ProgramRecorder):
         self.events.append(self.launches[-1].reverse)
         return values
 
-    def aside(self, function: Callable[[], object], replaced: bool) -> Any:
+    def aside(self, function: Callable[[], R], replaced: bool) -> R:
         what = "has a gradient of its own, which gives no second derivatives" if replaced else "is left out of differentiation"
         raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
 
     def host_write(
-        self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+        self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """Clear the derivatives of what the host writes. See `Recorder`."""
         if shadows.is_shadow(memory):
@@ -216,7 +222,7 @@ class _Recorder(ProgramRecorder):
         if self.exposed.active:
             self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
-        self._write(name, first_of(key), getattr(memory, "name", "the array"), "the host", None)
+        self._write(name, slice_at(key), getattr(memory, "name", "the array"), "the host", None)
         if memory.has_grad():
             memory.make_duals()
             clear("dual")
@@ -238,7 +244,7 @@ class _Recorder(ProgramRecorder):
         elif changed.all():
             self.chain.forget(object_key(storage))
 
-    def _make_duals(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
+    def _make_duals(self, session: Session, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
         """Have tangents in all memory with gradients."""
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
@@ -269,14 +275,14 @@ class _Recorder(ProgramRecorder):
                 )
                 raise SpirogradRuntimeError(render(problem, residual.loc, f"{_HINT}: `hvp` saves nothing"))
 
-    def _write(self, key: Any, index: int | None, name: str, writer: str, loc: Loc | None) -> None:
-        """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
+    def _write(self, key: object, at: Part | None, name: str, writer: str, loc: Loc | None) -> None:
+        """Raise if a write overwrites what the gradients of earlier launches need. ``at``: the slice, if it is known."""
         for launch in self.launches:
             for residual in launch.second.derivative.residuals:
                 if memory_key(residual.ref, launch.launch.packer) != key:
                     continue
-                there = _index(residual.first, launch.launch.packer)
-                if index is None or there is None or index == there:
+                there = launch.launch.part(residual.at)
+                if at is None or there is None or at[0] != there[0] or at == there:
                     problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
                     raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
 
@@ -293,10 +299,3 @@ def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -
     for access, needed in derivative_footprint_of(second).residuals:
         if needed is version and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
-
-
-def _index(first: Size | None, packer: Packer) -> int | None:
-    """Return a first index at a launch, if the host can know it."""
-    if first is None:
-        return None
-    return evaluate(first, packer.scalars, packer.arrays)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.steps import Step, Used, WriteStep
@@ -19,7 +19,7 @@ class StepStore(Protocol):
     repeats: str
     closed: bool
 
-    def add(self, step: Step) -> Any:
+    def add(self, step: Step) -> Returned:
         """Run a step for the first time; return what it returns."""
 
     def host_write(self, step: WriteStep) -> None:

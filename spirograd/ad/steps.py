@@ -1,19 +1,18 @@
 """The steps of a program that a tape sees: launches, writes of the host, gradients of Python's own.
 
-Each has ``used`` (key, name, and field or ndarray of the memory that it uses), ``written`` (the same for what it writes, and at which first
+Each has ``used`` (key, name, and field or ndarray of the memory that it uses), ``written`` (the same for what it writes, and which
 index, None for all), ``run`` (do it, any number of times), ``record`` (do it, and record it), ``fresh`` (the same for another recording).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part, Returned
 from spirograd.ad.recording import Parts, TapeRecording
-from spirograd.ad.undo_log import Part, UndoLog
+from spirograd.ad.undo_log import UndoLog, Written
 from spirograd.ad.versions import Saved, Stored, nbytes_of
 from spirograd.derivatives.specialized import SpecializedDerivative
 
@@ -23,7 +22,7 @@ Used = tuple[Key, str, FieldOrArray]  # key, name, field or ndarray
 class LaunchStep:
     """A launch. ``gradient``: its derivative, None if it is not differentiated. ``returned``: the adjoints of what it returns."""
 
-    def __init__(self, launch: Launch, gradient: SpecializedDerivative | None = None, returned: Any = None) -> None:
+    def __init__(self, launch: Launch, gradient: SpecializedDerivative | None = None, returned: object = None) -> None:
         self.launch = launch
         self.gradient = gradient
         self._returned = returned
@@ -35,28 +34,28 @@ class LaunchStep:
                 yield key, access.name, storage
 
     def parts(self) -> Parts:
-        """Return the memory that it uses, by key and first index."""
+        """Return the memory that it uses, by key and slice."""
         launch = self.launch
         memories = ((access, *launch.memory(access)) for access in footprint_of(launch.specialization).accesses)
-        return {(key, launch.first(access.first)): (access.name, storage) for access, key, storage in memories if storage is not None}
+        return {(key, launch.part(access.at)): (access.name, storage) for access, key, storage in memories if storage is not None}
 
-    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
+    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, Part | None]]:
         accesses = (
             footprint_of(self.launch.specialization).writes if self.gradient is None else derivative_footprint_of(self.gradient).writes
         )
         for access in accesses:
             key, storage = self.launch.memory(access)
             if storage is not None:
-                yield key, access.name, storage, self.launch.first(access.first)
+                yield key, access.name, storage, self.launch.part(access.at)
 
-    def run(self) -> Any:
+    def run(self) -> Returned:
         return self.launch.run()
 
     def saved_nbytes(self) -> int:
         """Return the bytes that the launch saves when it is recorded, if the host knows them before, else 0."""
         return 0 if self.gradient is None else sum(self.gradient.saved_nbytes(self.launch.packer))
 
-    def record(self, recording: TapeRecording) -> Any:
+    def record(self, recording: TapeRecording) -> Returned:
         """Run the launch and record it in ``recording``, which keeps it: each recording needs a `fresh` one."""
         if self.gradient is None:
             return recording.launch_aside(self.launch)
@@ -68,7 +67,7 @@ class LaunchStep:
 
 
 class WriteStep:
-    """A write of the host to ``storage``, or to its elements at first index ``first``.
+    """A write of the host to ``storage``, or to its slice ``at``.
 
     ``reverse``: what its reverse does, None if nothing. ``repeat``: does it again; where it is None, `settle` copies what was written.
     """
@@ -76,12 +75,12 @@ class WriteStep:
     def __init__(
         self,
         memory: Used,
-        first: int | None,
+        at: Part | None,
         reverse: Callable[[], None] | None,
         repeat: Callable[[], None] | None = None,
     ) -> None:
         self._memory = memory
-        self._first = first
+        self._at = at
         self._reverse = reverse
         self._repeat = repeat
         self.copy: Saved | None = None
@@ -94,21 +93,21 @@ class WriteStep:
     def used(self) -> Iterator[Used]:
         yield self._memory
 
-    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
-        yield (*self._memory, self._first)
+    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, Part | None]]:
+        yield (*self._memory, self._at)
 
     def settle(self, copy_memory: CopyMemory | None = None) -> None:
         """Copy what was written, unless it can be repeated. ``copy_memory``: where the memory of a copy comes from."""
         if self._repeat is None and self.copy is None:
             stored = Stored(*self._memory[1:])
-            self.copy = Saved(stored, stored.part(self._first), None, copy_memory)
+            self.copy = Saved(stored, stored.part(self._at), None, copy_memory)
 
     def kept_nbytes(self) -> int:
         """Return the bytes of the copy that `settle` makes."""
         if self._repeat is not None:
             return 0
         stored = Stored(*self._memory[1:])
-        return nbytes_of(stored.view(stored.part(self._first)))
+        return nbytes_of(stored.view(stored.part(self._at)))
 
     def run(self) -> None:
         if self._repeat is not None:
@@ -119,7 +118,7 @@ class WriteStep:
 
     def begin(self, recording: TapeRecording) -> None:
         """Record it before the host does it."""
-        recording.write(self._memory[0], self._first, self._reverse)
+        recording.write(self._memory[0], self._at, self._reverse)
 
     def record(self, recording: TapeRecording) -> None:
         self.begin(recording)
@@ -139,7 +138,7 @@ class CallStep:
     def used(self) -> Iterator[Used]:
         return ((key, *memory) for (key, _), memory in self._used.items())
 
-    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
+    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, Part | None]]:
         return iter(())
 
     def run(self) -> None:
@@ -172,14 +171,14 @@ def obstacle(launch: Launch, exposed: Callable[[FieldOrArray], bool]) -> tuple[s
     return None
 
 
-def parts_of(step: Step, stored: dict[Key, Stored]) -> list[Part]:
+def parts_of(step: Step, stored: dict[Key, Stored]) -> list[Written]:
     """Return the memory that a step writes. ``stored``: known memory by key, to which it is added."""
-    parts: list[Part] = []
-    for key, name, storage, first in step.written():
+    parts: list[Written] = []
+    for key, name, storage, at in step.written():
         memory = stored.get(key)
         if memory is None:
             memory = stored[key] = Stored(name, storage)
-        parts.append((key, memory, memory.part(first)))
+        parts.append((key, memory, memory.part(at)))
     return parts
 
 

@@ -7,13 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
-from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.repeated import Repeated
@@ -24,10 +24,11 @@ from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
+from spirograd.ad.versions import Saved, memory_generation, memory_identity, slice_at
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
+from spirograd.base.recorder import Clear, R
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED, SpecializedDerivative
 from spirograd.lang import context
@@ -38,6 +39,9 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.device_arrays import Tensor
 
 logger = logging.getLogger("spirograd")
 
@@ -69,15 +73,15 @@ class Tape(FollowsNumbers, NearNames):
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
 
-    returned: Any = UNFOLLOWED  # the adjoints of what kernels return
+    returned: object = UNFOLLOWED  # the adjoints of what kernels return
     drawn: int | None = None  # the launch whose random numbers launches draw; None: each its own
 
     def __init__(
         self,
-        loss: Any = None,
+        loss: object = None,
         clear_gradients: bool = True,
         validation: bool = False,
-        grad_check: Any = None,
+        grad_check: object = None,
         checkpoints: int | None = None,
         memory_GB: float | None = None,
         host_GB: float | None = None,
@@ -93,8 +97,8 @@ class Tape(FollowsNumbers, NearNames):
         # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
-        # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
-        self._paused: list[dict[tuple[Key, int | None], tuple[str, FieldOrArray]]] | None = None
+        # Inside of functions that are not recorded: the memory that their kernels use, by key and slice.
+        self._paused: list[dict[tuple[Key, Part | None], tuple[str, FieldOrArray]]] | None = None
         self._active_outputs: set[Key] = set()
         self._constant: dict[Key, tuple[str, str]] = {}  # memory with values without gradients: the reason, and a hint
         self._released: MemoryReport | None = None
@@ -236,7 +240,7 @@ class Tape(FollowsNumbers, NearNames):
 
     # --- recording -------------------------------------------------------------------------------------------------------
 
-    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
@@ -251,7 +255,7 @@ class Tape(FollowsNumbers, NearNames):
                 foreign.check(*launch.memory(access))
         return self._launch(kernel, launch, exposed)
 
-    def _launch(self, kernel: Kernel, launch: Launch, exposed: Exposed) -> Any:
+    def _launch(self, kernel: Kernel, launch: Launch, exposed: Exposed) -> Returned:
         session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
@@ -282,7 +286,7 @@ class Tape(FollowsNumbers, NearNames):
             self._constant[launch.memory(access)[0]] = (f"what {gradient.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
-    def _launch_aside(self, launch: Launch, exposed: Exposed) -> object:
+    def _launch_aside(self, launch: Launch, exposed: Exposed) -> Returned:
         """Launch a kernel that is not recorded. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
         self._check_repeatable(launch)
@@ -334,28 +338,28 @@ class Tape(FollowsNumbers, NearNames):
     # --- the host ----------------------------------------------------------------------------------------------------------
 
     def host_write(
-        self, memory: FieldOrArray, key: Any, clear: Callable[[], None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+        self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """Record a write of the host to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
         in the reverse pass; ``repeat`` writes it again. See `Recorder`.
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
-        first = first_of(key)
+        at = slice_at(key)
         if self._outer is not None:
-            self._outer.save(memory, first)
+            self._outer.save(memory, at)
         if self._check is not None:
             self._check.host_write(memory)
         name, storage = memory_identity(memory)
         self._check_other(name, storage)
         if self._exposed is not None and self._exposed.active:
-            self._exposed.look(name, first)
-        reverse = clear if self._paused is None and memory.has_grad() else None
+            self._exposed.look(name, at)
+        reverse: Callable[[], None] | None = clear if self._paused is None and memory.has_grad() else None
         if key is None:
             self._inactive.pop(name, None)
         if source is not None and self._paused is None:
             reverse = self._follow_copy(memory, source, reverse)
-        step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), first, reverse, repeat)
+        step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), at, reverse, repeat)
         self._steps.host_write(step)
 
     def _used(self) -> Iterator[FieldOrArray]:
@@ -376,7 +380,7 @@ class Tape(FollowsNumbers, NearNames):
         if changed.all():
             self._inactive.pop(key, None)
 
-    def _changed_tensor(self, tensor: Any, changed: Array) -> None:
+    def _changed_tensor(self, tensor: Tensor, changed: Array) -> None:
         """End the gradients of the elements of a tensor that torch or NumPy replaced."""
 
         def clear() -> None:
@@ -452,9 +456,7 @@ class Tape(FollowsNumbers, NearNames):
         """Whether launches run again with other values: see ``grad_check``."""
         return self._check is not None
 
-    def with_reverse(
-        self, function: Callable[[], object], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False
-    ) -> Any:
+    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False) -> R:
         """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
         as of `run_aside`. See `Recorder`."""
         for memory in reads:
@@ -477,7 +479,7 @@ class Tape(FollowsNumbers, NearNames):
         """See `Recorder`."""
         return Tape(clear_gradients=False)
 
-    def run_aside(self, function: Callable[[], object], reverse: Callable[[], None] | None, saves: bool) -> Any:
+    def run_aside(self, function: Callable[[], R], reverse: Callable[[], None] | None, saves: bool) -> R:
         """Run ``function``, whose launches are not recorded. ``reverse``: runs in their place when the tape is replayed.
 
         ``saves``: then it finds all memory that they use as they left it.
@@ -498,7 +500,7 @@ class Tape(FollowsNumbers, NearNames):
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result
 
-    def run_again(self, function: Callable[[], object]) -> Any:
+    def run_again(self, function: Callable[[], R]) -> R:
         """Run ``function``, whose launches run again in the reverse pass, to be recorded then. See `checkpoint`."""
         outer = self._steps.nested()
         if self._paused is not None or outer is None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
-from spirograd.ad.losses import FieldLoss
+from spirograd.ad.losses import FieldLoss, TensorLoss
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, render
@@ -29,7 +28,7 @@ class TapeCheck:
     for each memory. Raises SpirogradAssertionError if a relative error is above 0.01, and unless all is in f64.
     """
 
-    def __init__(self, loss: FieldLoss | None, checked: Any) -> None:
+    def __init__(self, loss: FieldLoss | TensorLoss | None, checked: object) -> None:
         if not isinstance(checked, (list, tuple)):
             raise SpirogradAssertionError("`grad_check` takes a list of the fields and ndarrays whose gradients are checked")
         if loss is None or not isinstance(loss.storage, (ScalarField, Ndarray)):
@@ -42,7 +41,7 @@ class TapeCheck:
         self._loss = loss.storage
         self._checked: Sequence[FieldOrArray] = checked
         self._start: dict[Key, Saved] = {}
-        self._steps: list[Callable[[], None]] = []
+        self._steps: list[Callable[[], object]] = []
         self._written: dict[Key, FieldOrArray] = {}  # by the host, since the last step
         self._gradients: list[Array] = []
 

@@ -7,23 +7,27 @@ all that was computed from the number has its adjoint; see `NumberRecord.settle`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from spirograd.ad.memory_keys import Key, ProgramRecorder
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
+from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep
 from spirograd.ad.versions import memory_identity
+from spirograd.base.loc import Loc
+from spirograd.base.protocols import Scalar
+from spirograd.base.recorder import Clear
 from spirograd.base.tracebacks import user_location
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.scalar_cells import Cell, cells_of
 from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
 
 
-def is_followed(memory: Any) -> bool:
+def is_followed(memory: FieldOrArray) -> bool:
     """Return whether numbers of a field or ndarray are followed to a gradient."""
     primal = not isinstance(memory, ScalarField) or memory.role == "primal"
-    return primal and bool(memory.dtype.is_float) and bool(memory.has_grad())
+    return primal and memory.dtype.is_float and memory.has_grad()
 
 
 class TapeNumbers:
@@ -32,7 +36,9 @@ class TapeNumbers:
     def __init__(self, refusal: str = "") -> None:
         self.record = NumberRecord(refusal)
 
-    def read(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> tuple[Sequence[Any], CallStep]:
+    def read(
+        self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
+    ) -> tuple[Sequence[TracedNumber], CallStep]:
         """Return the element at ``key`` of ``memory`` as numbers that are followed, and the step that reads it."""
         record, loc = self.record, location()
         read = [TracedNumber(float(value), record, (), loc) for value in values]
@@ -43,9 +49,7 @@ class TapeNumbers:
 
         return read, CallStep(reverse, {})
 
-    def written(
-        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
-    ) -> Callable[..., None]:
+    def written(self, memory: FieldOrArray, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
         """Return the reverse of a write of ``numbers``: they get the gradient of what is written, which ``clear`` sets to zero."""
         traced = _usable(numbers, "written to memory")
 
@@ -53,7 +57,7 @@ class TapeNumbers:
             if role == "grad":
                 gradients = _gradients(memory.grad, key)
                 for k, number in traced:
-                    number.adjoint += float(gradients[k if component is None else component])
+                    number.adjoint += gradients[k if component is None else component]
             clear(role)
 
         return reverse
@@ -78,17 +82,17 @@ def _usable(numbers: Sequence[object], where: str) -> list[tuple[int, TracedNumb
     return traced
 
 
-def _gradients(gradient: Any, key: Any) -> Sequence[Any]:
+def _gradients(gradient: FieldOrArray, key: object) -> list[float]:
     """Return the entries of an element; for None the sum over all elements."""
     if key is not None:
         element = gradient[key]
-        return element.entries if gradient.element_shape else (element,)
+        return [float(entry) for entry in (element.entries if gradient.element_shape else (element,))]
     contents = gradient.to_numpy().astype(np.float64)
-    entries: Sequence[Any] = contents.reshape(-1, int(np.prod(gradient.element_shape))).sum(axis=0)
+    entries: list[float] = contents.reshape(-1, int(np.prod(gradient.element_shape))).sum(axis=0).tolist()
     return entries
 
 
-def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
+def _add(gradient: FieldOrArray, key: object, adjoints: Sequence[float]) -> None:
     if not any(adjoints):
         return
     sums = [entry + adjoint for entry, adjoint in zip(_gradients(gradient, key), adjoints)]
@@ -101,11 +105,13 @@ class FollowsNumbers(ProgramRecorder):
     follows_numbers = True
     _numbers: TapeNumbers
     _paused: object
-    _steps: Any
-    _inactive: dict[Any, tuple[str, Any, Any]]
+    _steps: StepStore
+    _inactive: dict[Key, tuple[str, Loc | None, object]]
     _active_outputs: set[Key]
 
-    def read_numbers(self, memory: object, key: object, values: Sequence[object], location: Callable[[], object]) -> Sequence[Any]:
+    def read_numbers(
+        self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
+    ) -> Sequence[Scalar | TracedNumber]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
         if self._paused is not None or not is_followed(memory):
             return values
@@ -113,16 +119,14 @@ class FollowsNumbers(ProgramRecorder):
         self._steps.add(step)
         return numbers
 
-    def numbers_written(
-        self, memory: object, key: object, component: int | None, numbers: Sequence[object], clear: Callable[..., None]
-    ) -> Callable[..., None]:
+    def numbers_written(self, memory: FieldOrArray, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
         """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or one ``component`` of it, in place of
         ``clear``."""
         if self._paused is not None or not is_followed(memory):
             return clear
         return self._numbers.written(memory, key, component, numbers, clear)
 
-    def numbers_kept(self, memory: Any) -> None:
+    def numbers_kept(self, memory: FieldOrArray) -> None:
         """Note that ``memory`` depends on numbers that are followed."""
         name = memory_identity(memory)[0]
         if is_followed(memory):
@@ -130,10 +134,10 @@ class FollowsNumbers(ProgramRecorder):
         elif self._paused is None and memory.dtype.is_float:
             self._inactive[name] = ("Python", user_location(), memory)
 
-    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+    def cells_of(self, kernel: Kernel, args: Sequence[object]) -> tuple[Kernel, tuple[object, ...], Sequence[Cell]] | None:
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         return None if self._paused is not None else cells_of(kernel, args)
 
-    def numbers_passed(self, cells: Sequence[Any]) -> None:
+    def numbers_passed(self, cells: Sequence[Cell]) -> None:
         """Record that a launch follows that takes numbers in ``cells``."""
         self._steps.add(self._numbers.passed(cells))

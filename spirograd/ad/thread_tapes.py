@@ -14,20 +14,20 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from spirograd.ad.entries import Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.once import lock, one_at_a_time
+from spirograd.base.protocols import OwnWrites
 from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 
 _open: list[GradientUse] = []
 _tangent_users: list[threading.Thread] = []
 # Gradient -> the thread whose tape used it last.
-_users: weakref.WeakKeyDictionary[Any, weakref.ref[threading.Thread]] = weakref.WeakKeyDictionary()
+_users: weakref.WeakKeyDictionary[FieldOrArray, weakref.ref[threading.Thread]] = weakref.WeakKeyDictionary()
 
 
 class GradientUse:
@@ -77,7 +77,7 @@ class GradientUse:
             self.use(field for field in launch.fields if field is not None)
             self._seen.add(launch.specialization)
         if launch.arrays:
-            self.use(storage for storage in launch.arrays if hasattr(storage, "has_grad"))
+            self.use(storage for storage in launch.arrays if isinstance(storage, Ndarray))
 
     def use(self, memories: Iterable[FieldOrArray]) -> None:
         """Claim the gradients of these fields and ndarrays for the tape."""
@@ -88,7 +88,7 @@ class GradientUse:
                 self._use(storage, shadow)
 
     @one_at_a_time
-    def _use(self, storage: FieldOrArray, shadow: Any) -> None:
+    def _use(self, storage: FieldOrArray, shadow: FieldOrArray) -> None:
         for other in self._others():
             if shadow in other.used and (self.clears or other.clears):
                 raise SpirogradRuntimeError(
@@ -151,7 +151,7 @@ def tangents(what: str) -> Iterator[None]:
 class ForeignWrites:
     """Finds writes of other threads to the memory that a tape uses, while the tape is open. ``own``: see `Session.own_writes`."""
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, own: OwnWrites) -> None:
         self._own = own
         self._places: dict[Key, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
         self.close, self.are_none = own.close, own.are_all

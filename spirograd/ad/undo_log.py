@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spirograd.ad.copy_memory import CopyMemory
-from spirograd.ad.memory_keys import Key
+from spirograd.ad.memory_keys import Key, Part
 from spirograd.ad.versions import Saved, Stored, Wanted, nbytes_of
 
-Part = tuple[Key, Stored, int | None]  # the key of memory, the memory, and the number of the part, None for all
+Written = tuple[Key, Stored, Part | None]  # the key of memory, the memory, and the part, None for all
 
 
 class Untouched:
@@ -17,17 +17,24 @@ class Untouched:
     def __init__(self) -> None:
         self._wanted: dict[Key, Wanted] = {}
 
-    def has(self, key: Key, part: int | None) -> bool:
+    def has(self, key: Key, part: Part | None) -> bool:
         """Return whether anything of ``part`` has not been taken."""
         wanted = self._wanted.get(key)
         return wanted is None or wanted.has(part)
 
-    def take(self, key: Key, part: int | None) -> Iterable[int | None]:
+    def take(self, key: Key, part: Part | None) -> Iterable[Part | None]:
         """Take ``part``; return the parts of it that had not been taken."""
+        return self._of(key).take(part)
+
+    def remove(self, key: Key, part: Part | None) -> bool:
+        """Remove ``part``, of which there is a copy; return whether anything of it had not been taken."""
+        return self._of(key).remove(part)
+
+    def _of(self, key: Key) -> Wanted:
         wanted = self._wanted.get(key)
         if wanted is None:
             wanted = self._wanted[key] = Wanted(all_parts=True)
-        return wanted.take(part)
+        return wanted
 
 
 class UndoLog:
@@ -39,11 +46,11 @@ class UndoLog:
         self.nbytes = 0
         self._untouched = Untouched()
 
-    def growth(self, written: Iterable[Part]) -> int:
+    def growth(self, written: Iterable[Written]) -> int:
         """Return the bytes that `before` would save at most."""
         return sum(nbytes_of(memory.view(part)) for key, memory, part in written if self._untouched.has(key, part))
 
-    def before(self, written: Iterable[Part]) -> None:
+    def before(self, written: Iterable[Written]) -> None:
         """Save what is about to be written."""
         for key, memory, whole_or_part in written:
             for part in self._untouched.take(key, whole_or_part):
@@ -52,7 +59,7 @@ class UndoLog:
     def take_over(self, later: Iterable[tuple[Key, Saved]]) -> None:
         """Extend this log by one that begins where this one ends. What both have is kept once."""
         for key, saved in later:
-            if self._untouched.take(key, saved.part):
+            if self._untouched.remove(key, saved.part):
                 self._append(key, saved)
             else:
                 saved.free()

@@ -11,8 +11,8 @@ from spirograd.ad import external_arrays
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.memory_keys import Key, MemoryRef
 from spirograd.ad.versions import Saved, Stored
-from spirograd.base.arguments import ArrayBinding
 from spirograd.base.dtypes import i32
+from spirograd.base.protocols import Place
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
@@ -25,7 +25,7 @@ class AccessRule:
     """The marks of one tape, by memory."""
 
     def __init__(self) -> None:
-        self._marks: dict[Key, tuple[ArrayBinding, Launch]] = {}
+        self._marks: dict[Key, tuple[Place, Launch]] = {}
 
     def check(self, gradient: SpecializedDerivative, launch: Launch, packer: Packer) -> None:
         """Try a launch, and leave all memory but the marks as it was. Raises SpirogradAssertionError, with the line of the write."""
@@ -37,7 +37,7 @@ class AccessRule:
             plan.launch(packer.followed_by(*marks))
             launch.session.sync()
 
-    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> ArrayBinding:
+    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> Place:
         if isinstance(ref, ArrayRef):
             array = launch.arrays[ref.arg]
             key: Key = ("array", id(array))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
-from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part
 from spirograd.base.protocols import Allocation
 from spirograd.base.records import replace
 from spirograd.lang import context
@@ -26,68 +26,83 @@ from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.data.views import Block, HostView, dense_view, from_first, same_bytes
 
+if TYPE_CHECKING:
+    from spirograd.ad.copy_levels import Files, MovedCopy
+
+T = TypeVar("T")
+
 
 class Stored:
-    """A field or ndarray. Its parts are its slices at each first index, counted from 0; memory without axes is one part."""
+    """A field or ndarray. Its parts are its slices along one axis; a sparse field, and memory without axes, has none."""
 
     def __init__(self, name: str, storage: FieldOrArray) -> None:
         self.name = name
         self.storage = storage
-        shape = () if storage.sparse_path is not None else storage.shape
-        self.has_axes = bool(shape)
-        self.parts: int = shape[0] if shape else 1
-        self._parts_are_bytes: bool | None = None
-        self.origin: int = 0 if isinstance(storage, Ndarray) or not storage.origin else storage.origin[0]
+        self._shape = () if storage.sparse_path is not None else storage.shape
+        self._origin: Sequence[int] = () if isinstance(storage, Ndarray) else storage.origin
+        self._parts_are_bytes: dict[int, bool] = {}  # by axis
 
     @property
     def allocation(self) -> Allocation:
         allocation: Allocation = self.storage.tree.allocation
         return allocation
 
-    def part(self, first: int | None) -> int | None:
-        """Return the number of the part at first index ``first``; None, which stands for any part, if there is none of that number."""
-        if first is None or not self.has_axes or not 0 <= first - self.origin < self.parts:
+    def part(self, at: Part | None) -> Part | None:
+        """Return the part at an index of an axis, which counts from the origin of the field; None, which stands for all parts, if ``at`` is
+        None or out of range."""
+        if at is None or not self._shape:
             return None
-        return first - self.origin
+        axis, index = at
+        index -= self._origin[axis] if self._origin else 0
+        return (axis, index) if 0 <= index < self._shape[axis] else None
 
-    def copied_part(self, first: int | None) -> int | None:
+    def copied_part(self, at: Part | None) -> Part | None:
         """Return `part`, but None where parts of the memory cannot be copied as bytes: then all of it is compared and copied."""
-        part = self.part(first)
-        if part is not None and self._parts_are_bytes is None:
-            self._parts_are_bytes = _are_bytes(self.view(part))
-        return part if self._parts_are_bytes else None
+        part = self.part(at)
+        if part is None:
+            return None
+        are_bytes = self._parts_are_bytes.get(part[0])
+        if are_bytes is None:
+            are_bytes = self._parts_are_bytes[part[0]] = _are_bytes(self.view(part))
+        return part if are_bytes else None
 
-    def view(self, part: int | None) -> HostView:
+    def view(self, part: Part | None) -> HostView:
         """Return the host's view of one part, or of all."""
         return self.part_of(self.storage.view, part)
 
-    def part_of(self, storage: HostView, part: int | None) -> HostView:
+    def part_of(self, storage: HostView, part: Part | None) -> HostView:
         """Return one part of a view of all, or of a copy."""
-        if part is None or self.parts == 1:
+        if part is None:
             return storage
+        axis, index = part
+        shape = storage.shape[:axis] + storage.shape[axis + 1 :]
         size, one = storage.dtype.size, storage.blocks[0]
         if one.dims == (storage.count,) and one.strides == (size,):
-            row = storage.count // self.parts * size
-            blocks: tuple[Block, ...] = (Block(one.offset + part * row, (row // size,), (size,), row),)
+            outer = math.prod(storage.shape[:axis])
+            inner = storage.count // (outer * storage.shape[axis])
+            rows = replace(one, dims=(outer, storage.shape[axis], inner), strides=(storage.count // outer * size, inner * size, size))
+            blocks: tuple[Block, ...] = (_slice(rows, 1, 2, index, size),)
         else:
             assert isinstance(self.storage, ScalarField)
-            outer = sum(term.axis == 0 for term in self.storage.refs().layout.terms)
-            blocks = tuple(_slice(b, outer, part, size) for b in storage.blocks)
-        return replace(storage, shape=storage.shape[1:], blocks=blocks)
+            axes = [term.axis for term in self.storage.refs().layout.terms]
+            begin, end = (sum(own < bound for own in axes) for bound in (axis, axis + 1))
+            blocks = tuple([_slice(b, begin, end, index, size) for b in storage.blocks])
+        return replace(storage, shape=shape, blocks=blocks)
 
 
-def _slice(block: Block, outer: int, index: int, size: int) -> Block:
-    """Return the elements of a block at one index of the first axis, which takes the first ``outer`` of its dimensions."""
-    digits = np.unravel_index(index, block.dims[:outer]) if outer else ()
-    offset = block.offset + sum(int(digit) * stride for digit, stride in zip(digits, block.strides))
-    dims, strides = block.dims[outer:], block.strides[outer:]
-    return Block(offset, dims, strides, sum((d - 1) * s for d, s in zip(dims, strides)) + size, block.part)
+def _slice(block: Block, begin: int, end: int, index: int, size: int) -> Block:
+    """Return the elements of a block at one index of the axis that takes its dimensions from ``begin`` to ``end``."""
+    digits = np.unravel_index(index, block.dims[begin:end]) if end > begin else ()
+    offset = block.offset + sum(int(digit) * stride for digit, stride in zip(digits, block.strides[begin:end]))
+    kept = [(d, s) for d, s in (*zip(block.dims[:begin], block.strides), *zip(block.dims[end:], block.strides[end:])) if d != 1]
+    dims, strides = tuple([d for d, _ in kept]), tuple([s for _, s in kept])
+    return Block(offset, dims, strides, sum((d - 1) * s for d, s in kept) + size, block.part)
 
 
 class Saved:
     """The contents of a part of memory at some time. ``event``: the number of the write that they were saved before."""
 
-    def __init__(self, memory: Stored, part: int | None, known: Saved | None = None, copy_memory: CopyMemory | None = None) -> None:
+    def __init__(self, memory: Stored, part: Part | None, known: Saved | None = None, copy_memory: CopyMemory | None = None) -> None:
         """Copy them, or what ``known`` has of them, which is a copy of all parts. ``copy_memory``: where its memory comes from, to
         which `free` gives it back; None for memory that is freed with this object."""
         self.memory = memory
@@ -96,15 +111,15 @@ class Saved:
         self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
-        self._copy: Any = self._current(known)
-        self._moved: Any = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
+        self._copy: Allocation | None = self._current(known)
+        self._moved: MovedCopy | None = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
 
     def _current(self, known: Saved | None = None) -> Allocation:
         copy = self._allocate()
         if known is None:
             numpy_transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         else:
-            numpy_transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
+            numpy_transfer.copy(copy, self._compact, known._here(), self.memory.part_of(known._compact, self.part))
         return copy
 
     def _allocate(self) -> Allocation:
@@ -118,32 +133,35 @@ class Saved:
             self._copy_memory.give(self._copy)
         if self._moved is not None:
             self._moved.free()
-        self._copy = self._moved = None
+        self._copy, self._moved = None, None
 
-    def changed(self, part: int | None) -> Array | None:
+    def changed(self, part: Part | None) -> Array | None:
         """Return which elements (of a part, or all) hold other bytes than were saved; None if none does. Waits for launches.
 
         Only for copies of all parts."""
         saved, view = self.memory.part_of(self._compact, part), self.memory.part_of(self._view, part)
-        if numpy_transfer.known_equal(self._copy, saved, self.memory.allocation, view):
+        if numpy_transfer.known_equal(self._here(), saved, self.memory.allocation, view):
             return None
-        then, now = numpy_transfer.read(self._copy, saved), numpy_transfer.read(self.memory.allocation, view)
+        then, now = numpy_transfer.read(self._here(), saved), numpy_transfer.read(self.memory.allocation, view)
         bits = f"u{view.dtype.size}"
         differs = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
         if not differs.any():
             return None
         changed: Array = np.zeros(self._view.full_shape, np.bool_)
-        changed[... if part is None else part] = differs.reshape(view.full_shape)
+        if part is None:
+            changed[...] = differs.reshape(view.full_shape)
+        else:
+            np.moveaxis(changed, part[0], 0)[part[1]] = differs.reshape(view.full_shape)
         return changed
 
-    def update(self, part: int | None) -> None:
+    def update(self, part: Part | None) -> None:
         """Save a part, or all, anew. Only of all parts."""
-        numpy_transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
+        numpy_transfer.copy(self._here(), self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
 
     def put(self) -> None:
         """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
         if self._moved is None:
-            numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+            numpy_transfer.copy(self.memory.allocation, self._view, self._here(), self._compact)
         else:
             self._put_bytes(self._moved.data())
         view = self.memory.view(self.part)
@@ -177,28 +195,36 @@ class Saved:
     @property
     def target(self) -> int:
         """The level where the copy will be, once it has left the device."""
-        return int(self._moved.target)
+        return self._away().target
 
-    def leave(self, move: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
+    def _here(self) -> Allocation:
+        assert self._copy is not None
+        return self._copy
+
+    def _away(self) -> MovedCopy:
+        assert self._moved is not None
+        return self._moved
+
+    def leave(self, move: Callable[[Allocation, int, Callable[[Allocation], None]], MovedCopy]) -> None:
         """Have ``move`` take the copy from the device. Only for copies in a `CopyMemory`."""
         assert self._copy_memory is not None
-        self._moved, self._copy = move(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
+        self._moved, self._copy = move(self._here(), max(self.nbytes, 1), self._copy_memory.give), None
 
-    def probe(self, move: Callable[[Any, int], Any]) -> Any:
+    def probe(self, move: Callable[[Allocation, int], T]) -> T:
         """Return what ``move`` makes of the copy, which stays on the device."""
-        return move(self._copy, max(self.nbytes, 1))
+        return move(self._here(), max(self.nbytes, 1))
 
     def overwrite(self, data: memoryview) -> None:
         """Write the bytes of the copy, which is on the device, again."""
-        self._copy.write(0, data)
+        self._here().write(0, data)
 
     def arrive(self) -> None:
         """Wait until the copy has left the device."""
-        self._moved.wait()
+        self._away().wait()
 
-    def to_disk(self, files: object) -> None:
+    def to_disk(self, files: Files) -> None:
         """Have the copy go from the host to a file, once it is there."""
-        self._moved.to_disk(files)
+        self._away().to_disk(files)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
@@ -230,15 +256,22 @@ def _compact(view: HostView) -> HostView:
 
 
 class Wanted:
-    """Parts of memory whose current contents are needed. ``all``: all but ``parts``; else just ``parts``."""
+    """Parts of memory whose current contents are needed. ``all``: all but ``parts``; else just ``parts``. All of ``parts`` are slices
+    along one axis: slices along different axes meet, so all of the memory stands for what is added or taken along another one."""
 
     __slots__ = ("all", "parts")
 
     def __init__(self, all_parts: bool = False) -> None:
         self.all = all_parts
-        self.parts: set[int] = set()
+        self.parts: set[Part] = set()
 
-    def add(self, part: int | None) -> None:
+    def _along_axis(self, part: Part | None) -> Part | None:
+        """Return ``part`` if it lies along the axis of ``parts``, else None."""
+        known = next(iter(self.parts), part)
+        return part if part is not None and known is not None and known[0] == part[0] else None
+
+    def add(self, part: Part | None) -> None:
+        part = self._along_axis(part)
         if part is None:
             self.all = True
             self.parts.clear()
@@ -247,14 +280,24 @@ class Wanted:
         else:
             self.parts.add(part)
 
-    def has(self, part: int | None) -> bool:
+    def has(self, part: Part | None) -> bool:
         """Return whether anything of ``part`` is wanted."""
+        part = self._along_axis(part)
         return self.all or bool(self.parts) if part is None else (part in self.parts) != self.all
 
-    def take(self, part: int | None) -> Sequence[int | None]:
+    def remove(self, part: Part | None) -> bool:
+        """Remove ``part``, of which there is a copy; return whether anything of it was wanted. A slice along another axis than ``parts``
+        cannot be removed, so its elements stay wanted."""
+        wanted = self.has(part)
+        if part is None or self._along_axis(part) is not None:
+            self.take(part)
+        return wanted
+
+    def take(self, part: Part | None) -> Sequence[Part | None]:
         """Return what of ``part`` is wanted, which it no longer is afterwards."""
+        part = self._along_axis(part)
         if part is None:
-            taken: list[int | None] = [None] if self.all else [*sorted(self.parts)]
+            taken: list[Part | None] = [None] if self.all else [*sorted(self.parts)]
             self.all = False
             self.parts.clear()
             return taken
@@ -284,23 +327,23 @@ class Versions:
             self._wanted[key] = Wanted()
         return stored
 
-    def need(self, key: Key, first: int | None) -> None:
-        """Note that the contents are needed as they are now, at first index ``first`` or (None) all."""
-        self._wanted[key].add(self._stored[key].part(first))
+    def need(self, key: Key, at: Part | None) -> None:
+        """Note that the contents are needed as they are now, in the slice ``at`` or (None) all."""
+        self._wanted[key].add(self._stored[key].part(at))
 
-    def write(self, key: Key, first: Callable[[], int | None]) -> Iterable[tuple[Key, Saved]]:
-        """Save what is needed before it is overwritten, at the index that ``first`` gives or (None) all over; what was saved, by key."""
+    def write(self, key: Key, at: Callable[[], Part | None]) -> Iterable[tuple[Key, Saved]]:
+        """Save what is needed before it is overwritten, in the slice that ``at`` gives or (None) all over; what was saved, by key."""
         wanted = self._wanted.get(key)
         if wanted is None or not (wanted.all or wanted.parts):
             return
         memory = self._stored[key]
-        for part in wanted.take(memory.part(first())):
+        for part in wanted.take(memory.part(at())):
             yield key, Saved(memory, part, None, self._copy_memory)
 
     def replace(self, key: Key, before: Saved) -> list[tuple[Key, Saved]]:
         """Note that the host replaced what ``before`` has: that, by key, if any of it is needed."""
         wanted = self._wanted.get(key)
-        return [(key, before)] if wanted is not None and wanted.take(before.part) else []
+        return [(key, before)] if wanted is not None and wanted.remove(before.part) else []
 
     def wanted(self) -> Iterable[tuple[Key, Stored]]:
         """Yield the memory whose current contents are needed, by key."""
@@ -320,10 +363,10 @@ def field_memory(field: ScalarField) -> tuple[Key, ScalarField]:
     return ("field", storage.key), storage
 
 
-def first_of(key: object) -> int | None:
-    """Return the first index of an element that the host writes at ``key``, None for all elements."""
+def slice_at(key: object) -> Part | None:
+    """Return the slice along the first axis with the element that the host writes at ``key``, None for all elements."""
     first = key[0] if isinstance(key, tuple) and key else key
-    return first if isinstance(first, int) else None
+    return (0, first) if isinstance(first, int) else None
 
 
 def memory_generation(memory: FieldOrArray) -> Generation:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
-from typing import Any, Union
+from typing import Union
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
@@ -25,10 +25,10 @@ Array = Union[ScalarField, Ndarray]  # of scalars, or a view of one
 _SHORTEST = 4096
 
 
-def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = None) -> int:
+def checked(x: object, name: str, length: int | None = None, dtype: DType | None = None) -> int:
     """Return the length of a one-dimensional field, ndarray or view of scalars. ``length``, ``dtype``: the required ones."""
     held = isinstance(x, (ScalarField, ScalarNdarray)) or (isinstance(x, BufferView) and x.element_shape == ())
-    if not held or len(x.shape) != 1:
+    if not isinstance(x, (ScalarField, Ndarray)) or not held or len(x.shape) != 1:
         hint = "pass a field or an ndarray of one axis; `from_numpy` fills it with the contents of other arrays"
         of_shape = f" of shape {tuple(x.shape)}" if isinstance(x, (ScalarField, Ndarray)) else ""
         problem = f"`{name}`: expected a one-dimensional field or ndarray of scalars, got {describe(x)}{of_shape}"
@@ -41,15 +41,19 @@ def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = 
     return n
 
 
-def check_apart(n: int, in_place: bool = False, **arrays: object) -> None:
+def check_apart(n: int, in_place: bool = False, **arrays: Array) -> None:
     """Raise SpirogradValueError if the first ``n`` elements of two arguments, by their names, overlap. ``in_place``: whether they may be
     the same memory."""
     for (name, a), (other, b) in combinations(arrays.items(), 2):
-        if n and _overlap(a, b, n) and not (in_place and (a is b or _steps(a) == _steps(b))):
+        if n and _overlap(a, b, n) and not (in_place and _is_same(a, b)):
             raise SpirogradValueError(f"`{name}` and `{other}` overlap: pass memory of its own for each")
 
 
-def _overlap(a: Any, b: Any, n: int) -> bool:
+def _is_same(a: Array, b: Array) -> bool:
+    return a is b or (isinstance(a, Ndarray) and isinstance(b, Ndarray) and _steps(a) == _steps(b))
+
+
+def _overlap(a: Array, b: Array, n: int) -> bool:
     if isinstance(a, ScalarField) or isinstance(b, ScalarField):
         return a is b
     if 0 in (a.shape[0], b.shape[0]):
@@ -72,7 +76,7 @@ def _meet(a: range, b: range) -> bool:
     return at < len(shared) and shared[at] <= b[-1]
 
 
-def _steps(x: Any) -> tuple[int, int]:
+def _steps(x: Ndarray) -> tuple[int, int]:
     """Return the offset in bytes of the first element of an ndarray or view, and the distance between elements."""
     places = [int(x.arr._address(x._index(k)) if isinstance(x, BufferView) else x._address(k)) for k in range(min(2, x.shape[0]))]
     return places[0], places[-1] - places[0] or x.dtype.size

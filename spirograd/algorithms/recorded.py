@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.lang import context
@@ -35,7 +35,7 @@ def nothing() -> None:
     """Do nothing: the reverse of an algorithm that computes integers, or reads memory without gradients."""
 
 
-def refuse(name: str, what: str, hint: str = "") -> None:
+def refuse(name: str, what: str, hint: str = "") -> NoReturn:
     """Raise SpirogradUnsupportedError: ``name`` has no derivative."""
     raise SpirogradUnsupportedError(f"`{name}` {what}: a tape cannot differentiate it", None, hint)
 

@@ -47,7 +47,7 @@ def _chunks(n: int) -> tuple[int, int]:
     return length, -(-n // length)
 
 
-class _Adjoint:
+class Adjoint:
     """The reverse of a call with ``n`` elements of ``x``. ``exclusive``: whether each result excludes its own element."""
 
     def __init__(self, x: Array, n: int, exclusive: bool) -> None:
@@ -85,7 +85,7 @@ def _add_to_all(flow: template(), grad: template(), n: int):
         grad[k] = grad[k] + _only(flow)
 
 
-class _Sums(_Adjoint):
+class _Sums(Adjoint):
     def send(self, flow: Array, grad: Array) -> None:
         taken = scratch("reverse", self.dtype, self.n)
         _take_reversed(flow, taken, self.n)
@@ -93,7 +93,7 @@ class _Sums(_Adjoint):
         _add_reversed(taken, grad, self.n)
 
 
-class _Sum(_Adjoint):
+class _Sum(Adjoint):
     def send(self, flow: Array, grad: Array) -> None:
         _add_to_all(flow, grad, self.n)
 
@@ -133,7 +133,7 @@ def _add_at(flow: template(), places: template(), grad: template(), n: int, shif
             forms.atomic_add(grad[at], total)
 
 
-class _Extremes(_Adjoint):
+class _Extremes(Adjoint):
     def __init__(self, x: Array, n: int, exclusive: bool) -> None:
         super().__init__(x, n, exclusive)
         self._places, self._shift = ndarray(i32, max(n, 1)), int(exclusive)
@@ -163,7 +163,7 @@ def _add_to_one(flow: template(), place: template(), grad: template(), n: int):
         grad[place[0]] = grad[place[0]] + _only(flow)
 
 
-class _Extreme(_Adjoint):
+class _Extreme(Adjoint):
     def __init__(self, x: Array, n: int, exclusive: bool) -> None:
         super().__init__(x, n, exclusive)
         self._x, self._place = x, ndarray(i32, 1)
@@ -244,7 +244,7 @@ def _add_products(
             grad[k] = grad[k] + before[k] * r
 
 
-class _Products(_Adjoint):
+class _Products(Adjoint):
     def __init__(self, x: Array, n: int, exclusive: bool) -> None:
         super().__init__(x, n, exclusive)
         self._kept = ndarray(x.dtype, max(n, 1))
@@ -273,5 +273,5 @@ class _Product(_Products):
         _take_last(flow, taken, self.n)
 
 
-SCANS: dict[str, object] = {"add": _Sums, "mul": _Products, "min": _Extremes, "max": _Extremes}
-REDUCTIONS: dict[str, object] = {"add": _Sum, "mul": _Product, "min": _Extreme, "max": _Extreme}
+SCANS: dict[str, type[Adjoint]] = {"add": _Sums, "mul": _Products, "min": _Extremes, "max": _Extremes}
+REDUCTIONS: dict[str, type[Adjoint]] = {"add": _Sum, "mul": _Product, "min": _Extreme, "max": _Extreme}

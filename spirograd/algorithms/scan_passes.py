@@ -7,12 +7,11 @@ wait for each other.
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.algorithms.checks_and_scratch import Array, chunks_of, has_groups, runs_side_by_side, scratch
 from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
 from spirograd.algorithms.look_back_scan import scan_in_one_pass
 from spirograd.base.errors import SpirogradValueError
+from spirograd.base.protocols import Scalar
 from spirograd.ir.ops import identity
 from spirograd.lang import arithmetic, forms
 from spirograd.lang.frontend.decorators import kernel
@@ -162,7 +161,7 @@ def _store_first(x: template(), out: template()):
         out[0] = x[0]
 
 
-def reduced(x: Array, n: int, op: object, combine: object, out: Array | None) -> Any:
+def reduced(x: Array, n: int, op: object, combine: object, out: Array | None) -> Scalar | None:
     """Combine the first ``n`` elements of ``x``; return a number, or None if it is written to ``out``. ``op``: the name of ``combine``, or
     the function."""
     if n == 0:
@@ -186,6 +185,7 @@ def reduced(x: Array, n: int, op: object, combine: object, out: Array | None) ->
             _reduce_chunks(x, totals, n, length, count, combine)
         x, n, level = totals, count, level + 1
     if out is None:
-        return x[0]
+        number: Scalar = x[0]
+        return number
     _store_first(x, out)
     return None

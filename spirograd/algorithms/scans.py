@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spirograd.algorithms.checks_and_scratch import Array, check_apart, checked
 from spirograd.algorithms.recorded import need_gradient, refuse, tape
-from spirograd.algorithms.scan_gradients import REDUCTIONS, SCANS, clear
+from spirograd.algorithms.scan_gradients import REDUCTIONS, SCANS, Adjoint, clear
 from spirograd.algorithms.scan_passes import NAMED, reduced, scan
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
+from spirograd.base.protocols import Scalar
 from spirograd.ir.ops import identity
 from spirograd.lang import scalar
 from spirograd.lang.data.ndarray import ScalarNdarray
@@ -24,7 +23,7 @@ def _scan_of_user(x: Array, out: Array, n: int, op: object, start: object, name:
     if recording is None:
         scan(x, out, n, combine, start)
         return
-    adjoint: Any = None
+    adjoint: Adjoint | None = None
     if x.has_grad():
         adjoint = _adjoint(SCANS, op, name)(x, n, start is not None)
         need_gradient(out, "out", name)
@@ -45,7 +44,7 @@ def _scan_of_user(x: Array, out: Array, n: int, op: object, start: object, name:
     recording.with_reverse(run, reverse, (x,))
 
 
-def _adjoint(table: dict[str, Any], op: Any, name: str) -> Any:
+def _adjoint(table: dict[str, type[Adjoint]], op: object, name: str) -> type[Adjoint]:
     if not isinstance(op, str):
         refuse(name, "by a function has no derivative", f"use one of the operations {', '.join(table)}")
     return table[op]
@@ -94,7 +93,7 @@ def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start
     _scan_of_user(x, target, n, op, start, "exclusive_scan")
 
 
-def reduce(x: Array, op: object = "add", out: Array | None = None) -> Any:
+def reduce(x: Array, op: object = "add", out: Array | None = None) -> Scalar | None:
     """Combine all elements of ``x``, a one-dimensional field, ndarray or view, by ``op``, as in `inclusive_scan`. Returns a number, for
     which Python waits, or None if ``out`` is given, a field or ndarray of one element.
 
@@ -108,16 +107,16 @@ def reduce(x: Array, op: object = "add", out: Array | None = None) -> Any:
     recording = tape()
     if recording is None:
         return reduced(x, n, op, combine, out)
-    adjoint: Any = None
+    adjoint: Adjoint | None = None
     if out is not None and x.has_grad():
         adjoint = _adjoint(REDUCTIONS, op, "reduce")(x, n, False)
         need_gradient(out, "out", "reduce")
 
-    def run() -> Any:
+    def run() -> Scalar | None:
         if adjoint is not None:
             adjoint.before(x)
         number = reduced(x, n, op, combine, out)
-        if adjoint is not None:
+        if adjoint is not None and out is not None:
             adjoint.after(out)
         return number
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError, render
-from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.annotations import MatrixType, NdarrayType, element_type
 from spirograd.lang.data.ndarray import Ndarray, ndarray
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.parameters import (
@@ -22,7 +21,7 @@ from spirograd.lang.frontend.parameters import (
 
 def example_arguments(
     kernel: Kernel, first: Sequence[object], template_args: Mapping[str, object], gradients: bool
-) -> tuple[list[Parameter], list[Any]]:
+) -> tuple[list[Parameter], list[object]]:
     """Return the parameters of a kernel that callers provide, and all arguments to trace it for. ``first``: arguments given by position.
 
     Raises SpirogradValueError for unknown names and missing examples; SpirogradUnsupportedError for kinds of parameters that modules do not
@@ -79,7 +78,7 @@ def _array(p: ArrayParameter, label: str, given: Mapping[str, object], gradients
         hint = f"write `sg.types.NDArray[sg.f32, 1]`, or give an example: `template_args={{{p.name!r}: array}}`"
         raise SpirogradValueError(render(problem, None, hint))
     shape, dtype = t.element_shape, t.dtype
-    element = MatrixType(shape[0], shape[1] if len(shape) == 2 else None, dtype) if shape else dtype
+    element = element_type(shape, dtype) if shape else dtype
     return ndarray(element, (1,) * t.ndim, needs_grad=gradients and dtype.is_float)
 
 

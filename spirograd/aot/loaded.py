@@ -25,6 +25,7 @@ from spirograd.base.errors import (
 from spirograd.base.near_names import NearNames
 from spirograd.base.nesting import Nesting
 from spirograd.base.once import once
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
 from spirograd.base.wording import did_you_mean
@@ -34,17 +35,20 @@ from spirograd.derivatives.plan import DerivativePlan
 from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.lang import context, leaves
-from spirograd.lang.annotations import MatrixType, NdarrayType
+from spirograd.lang.annotations import MatrixType, NdarrayType, element_type
 from spirograd.lang.data.ndarray import BufferView, Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.data.tree import Tree
 from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.guards import Path as Place
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter, array_signature
 from spirograd.lang.frontend.steps import Pack, Packer, packing_function
-from spirograd.lang.session_protocol import Session
 from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
+from spirograd.session import Session, running
 
 D = TypeVar("D", Derivative, NestedGradient)
+T = TypeVar("T")
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModule:
@@ -53,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModule:
     Only the driver compiles: SPIR-V and PTX. Raises SpirogradRuntimeError if the file is not a module, is damaged, was built for another
     back end or by another version of spirograd, or if the device lacks a feature that the code needs.
     """
-    return LoadedModule(archive.read(Path(path)), Path(path), context.session())
+    return LoadedModule(archive.read(Path(path)), Path(path), running())
 
 
 class LoadedModule(NearNames):
@@ -67,7 +71,7 @@ class LoadedModule(NearNames):
         self._memory, fields = _fields_of(manifest, path)
         self._kept = fields  # with the trees that users built
         keys = {record.key: field.key for record, field in zip(manifest.fields, fields)}
-        self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
+        self.fields: dict[str, ScalarField] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
         self.kernels: dict[str, LoadedKernel] = {}
         for record in manifest.kernels:
             relocated = _relocated(record, keys)
@@ -79,13 +83,13 @@ class LoadedModule(NearNames):
 
     def kernel(self, name: str) -> LoadedKernel:
         """Return the kernel called ``name``. Raises SpirogradValueError if there is none."""
-        return self._named(self.kernels, name, "kernel")  # type: ignore[no-any-return]
+        return self._named(self.kernels, name, "kernel")
 
-    def field(self, name: str) -> Any:
+    def field(self, name: str) -> ScalarField:
         """Return the field called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.fields, name, "field")
 
-    def _named(self, objects: Mapping[str, object], name: str, what: str) -> Any:
+    def _named(self, objects: Mapping[str, T], name: str, what: str) -> T:
         if name not in objects:
             hint = did_you_mean(name, objects) or f"it has {', '.join(f'`{n}`' for n in objects) or 'none'}"
             raise SpirogradValueError(f"the module {self._path} has no {what} `{name}`; {hint}")
@@ -94,14 +98,14 @@ class LoadedModule(NearNames):
     def __repr__(self) -> str:
         return f"<module {self._path} with kernels {', '.join(self.kernels) or 'none'}>"
 
-    def session(self) -> Any:
+    def session(self) -> Session:
         """Return the session that the module was loaded in. Raises SpirogradRuntimeError if it has ended."""
         if not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError(f"the module {self._path} belongs to an earlier session: load it again after `init`")
         return self._session
 
     @once
-    def allocations(self) -> dict[int, Any]:
+    def allocations(self) -> dict[int, Allocation]:
         """The memory of the field trees, by number."""
         return {number: tree.allocation for number, tree in enumerate(self._memory)}
 
@@ -174,9 +178,9 @@ class LoadedKernel(_Loaded):
     @once
     def plan(self) -> LaunchPlan:
         """The launch plan, loaded when it is first needed."""
-        return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
+        return self._module.session().launcher.prepare(self.record.compiled)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Launch it."""
         packer = self._pack(args, kwargs, gradients=False)
         values = self.plan.launch(packer)
@@ -225,7 +229,7 @@ class LoadedGradient(_Loaded):
         main, counting = launcher.prepare(record.compiled), [launcher.prepare(counting) for counting in record.counting]
         return _Planned(derivative_plan(launcher, record.adstacks, main, counting))
 
-    def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
+    def __call__(self, *args: object, returned: object = None, **kwargs: object) -> None:
         """Add to the gradients of the memory that the kernel reads. ``returned``: the adjoint of the returned value; by default 1, as for
         `Gradient`."""
         packer = self._pack(args, kwargs, gradients=True)
@@ -243,7 +247,7 @@ class LoadedGradient(_Loaded):
             raise AdstacksTooLarge(f"{error.message}\n{derivative.refusal or hint}", error.adstack, error.share) from None
         self._finish(packer)
 
-    def _adjoints(self, returned: Any, label: str) -> list[float]:
+    def _adjoints(self, returned: object, label: str) -> list[float]:
         wanted, result = self._derivative.returned, self.record.result
         if returned is None:
             if wanted and not self._derivative.seeded:
@@ -255,7 +259,7 @@ class LoadedGradient(_Loaded):
                 f"{label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; omit it"
             )
         try:
-            entries = _type(result.dtype, result.element_shape).leaves_of(returned) if result.element_shape else [returned]
+            entries: list[Any] = _type(result.dtype, result.element_shape).leaves_of(returned) if result.element_shape else [returned]
             numbers = [float(entry) for entry in entries]
         except (TypeError, ValueError):
             raise SpirogradRuntimeTypeError(f"{label}: `returned=` takes what the kernel returns, got {returned!r}") from None
@@ -275,7 +279,7 @@ def _check(manifest: Manifest, path: Path, session: Session) -> None:
         raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(reasons))
 
 
-def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
+def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Tree], list[ScalarField]]:
     """Return the owners of the allocations, and the fields."""
     try:
         return trees.make_again(manifest.trees, manifest.memory, manifest.fields)
@@ -286,7 +290,7 @@ def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
 
 
 def _type(dtype: object, element_shape: Sequence[int]) -> MatrixType:
-    return MatrixType(element_shape[0], element_shape[1] if len(element_shape) == 2 else None, dtype)
+    return element_type(element_shape, dtype)
 
 
 def _parameter(p: Parameter, kernel: str) -> ScalarParameter | AggregateParameter | ArrayParameter:
@@ -300,7 +304,7 @@ def _parameter(p: Parameter, kernel: str) -> ScalarParameter | AggregateParamete
 def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None:
     if isinstance(value, BufferView):
         raise parameter.error("kernels of a module take whole arrays, got a view", "copy what the view shows to an ndarray")
-    dtype, ndim, element_shape, _, wide, _ = array_signature(value) if isinstance(value, Ndarray) else parameter.key(value)
+    dtype, ndim, element_shape, _, wide, _ = array_signature(value) if isinstance(value, Ndarray) else (*parameter.external(value), False)
     problem = parameter.t.mismatch(dtype, (0,) * ndim, element_shape)
     if problem is not None:
         raise parameter.error(problem)
@@ -318,7 +322,8 @@ def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
 
 
 def _with_adstacks(record: D, keys: Mapping[int, int]) -> D:
-    adstacks: AdstackSizing = replace(record.adstacks, sizes=tuple([_size(size, keys) for size in record.adstacks.sizes]))
+    sizes = tuple([None if size is None else _size(size, keys) for size in record.adstacks.sizes])
+    adstacks: AdstackSizing = replace(record.adstacks, sizes=sizes)
     return replace(record, adstacks=adstacks, counting=tuple([_compiled(counting, keys) for counting in record.counting]))
 
 
@@ -332,8 +337,8 @@ def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKern
     return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written))
 
 
-def _size(size: Size | None, keys: Mapping[int, int]) -> Size | None:
+def _size(size: Size, keys: Mapping[int, int]) -> Size:
     if not isinstance(size, Node):
         return size
-    relocated: Any = size.rebuilt(lambda operand: _size(operand, keys))  # type: ignore[arg-type,return-value]
+    relocated = size.rebuilt(lambda operand: _size(operand, keys))
     return replace(relocated, key=keys[relocated.key]) if isinstance(relocated, Element) and relocated.kind == "tree" else relocated

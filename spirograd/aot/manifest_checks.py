@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
 from spirograd.aot.manifest import Derivative, FieldRecord, KernelRecord, Manifest, NodeRecord, Parameter, PlaceRecord, TreeRecord
 from spirograd.base.artifact import AdstackSizing, CompiledKernel, part_name
@@ -15,8 +15,9 @@ from spirograd.base.sizes.size_nodes import Arg, Element, Extent, Size, leaves
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.runtime.artifact_checks import CHECKS as OF_ARTIFACTS
 from spirograd.runtime.artifact_checks import check_size
-from spirograd.runtime.typed_decoding import Damage
+from spirograd.runtime.typed_decoding import Checks, Damage
 
+A = TypeVar("A", ScalarArg, ArrayArg)
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _MOST_ENTRIES = 1 << 16  # of a vector or matrix
 _MOST_CELLS = 1 << 62
@@ -138,12 +139,12 @@ class _Arguments:
         self._arguments = arguments
         self._most = len(arguments) + more
 
-    def check(self, number: int, kind: type, what: str) -> Any:
+    def check(self, number: int, kind: type[A], what: str) -> A | None:
         """Return the argument; None if its type is unknown."""
         if number >= self._most:
             raise Damage(f"{what} is argument {number}, and there are {self._most}")
         argument = self._arguments[number] if number < len(self._arguments) else None
-        if argument is not None and type(argument) is not kind:
+        if argument is not None and not isinstance(argument, kind):
             raise Damage(f"{what} is argument {number}, which is of another kind")
         return argument
 
@@ -298,4 +299,4 @@ class _inside:
             error.path += reversed(self._path)
 
 
-CHECKS: Mapping[type, Callable[[Any], None]] = {**OF_ARTIFACTS, Loc: check_loc, KernelRecord: check_record, Manifest: check_manifest}
+CHECKS: Checks = {**OF_ARTIFACTS, Loc: check_loc, KernelRecord: check_record, Manifest: check_manifest}

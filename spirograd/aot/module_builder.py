@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from spirograd.aot import archive
 from spirograd.aot.examples import example_arguments
 from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, NestedGradient, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
-from spirograd.aot.target import Target, capabilities_of, target_of
+from spirograd.aot.target import ModuleTarget, capabilities_of, target_of
 from spirograd.aot.trees import Trees
 from spirograd.autodiff.derivative import Derivative as AutodiffDerivative
 from spirograd.base.artifact import AdstackSizing, CompiledKernel
@@ -28,6 +28,7 @@ from spirograd.compiler import compile_kernel
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir import nodes
 from spirograd.lang.annotations import MatrixType
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import AggregateParameter
@@ -96,9 +97,7 @@ class Module(NearNames):
         Raises SpirogradValueError if a template argument is missing, SpirogradTypeError for objects that are not kernels,
         SpirogradUnsupportedError for kernels that modules do not support, and the errors of the first call of the kernel or its gradient.
         """
-        inner, first = (kernel.kernel, (kernel.instance,)) if isinstance(kernel, BoundKernel) else (kernel, ())
-        if not isinstance(inner, Kernel):
-            raise SpirogradTypeError("`add_kernel` takes a kernel: a function decorated with `@sg.kernel`")
+        inner, first = _kernel_of(kernel)
         name = name or inner.function.__name__
         _check_name(name)
         if nested_checkpoints is None:
@@ -154,7 +153,7 @@ class Module(NearNames):
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _placed(self, ref: nodes.FieldRef, field: Any) -> nodes.FieldRef:
+    def _placed(self, ref: nodes.FieldRef, field: ScalarField) -> nodes.FieldRef:
         """Add the tree of a field to the module, and return the reference to the field by its numbers in the module."""
         number = self._trees.number_of_memory(field.tree)
         return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
@@ -216,15 +215,15 @@ class _Gradient(SpecializedDerivative):
     def __init__(
         self,
         session: Session,
-        target: Target,
+        target: ModuleTarget,
         kernel: Kernel,
         specialization: Specialization,
-        place: Callable[[nodes.FieldRef, Any], nodes.FieldRef],
+        place: Callable[[nodes.FieldRef, ScalarField], nodes.FieldRef],
     ) -> None:
         self._place = place
         super().__init__(session, kernel, specialization, "reverse", target)
 
-    def shadow(self, ref: object) -> nodes.FieldRef | nodes.ArrayRef | None:
+    def shadow(self, ref: nodes.Ref) -> nodes.FieldRef | nodes.ArrayRef | None:
         shadow = super().shadow(ref)
         if not isinstance(shadow, nodes.FieldRef):
             return shadow
@@ -237,16 +236,16 @@ class _Gradient(SpecializedDerivative):
 class Template:
     """A builder of versions of a kernel: see `Module.add_kernel_template`."""
 
-    def __init__(self, module: Module, kernel: Any) -> None:
-        self._module = module
-        self._kernel = kernel
+    def __init__(self, module: Module, kernel: object) -> None:
+        self._module, self._kernel = module, kernel
+        self._name = _kernel_of(kernel)[0].function.__name__
 
     def instantiate(self, gradients: bool = False, **template_args: object) -> str:
         """Add the kernel for these template arguments, and return its name in the module. ``gradients``: as for `Module.add_kernel`.
 
         Raises SpirogradValueError for values that a name cannot contain; use `Module.add_kernel` with a name for these.
         """
-        parts = [self._kernel.__name__]
+        parts = [self._name]
         for key, value in template_args.items():
             if not isinstance(value, _NAMED_BY) or not _NAME.fullmatch(f"_{value}"):
                 hint = "`add_kernel(kernel, template_args, name=...)`"
@@ -255,6 +254,14 @@ class Template:
         name = ".".join(parts)
         self._module.add_kernel(self._kernel, template_args, name, gradients)
         return name
+
+
+def _kernel_of(kernel: object) -> tuple[Kernel, tuple[object, ...]]:
+    """Return a kernel, and its object if it is a method. Raises SpirogradTypeError for objects that are not kernels."""
+    inner, first = (kernel.kernel, (kernel.instance,)) if isinstance(kernel, BoundKernel) else (kernel, ())
+    if not isinstance(inner, Kernel):
+        raise SpirogradTypeError("`add_kernel` takes a kernel: a function decorated with `@sg.kernel`")
+    return inner, first
 
 
 def _check_name(name: object) -> None:
@@ -293,5 +300,5 @@ def _result(name: str, traced: TracedKernel) -> Result | None:
     return Result(t)
 
 
-def _no_plan(kernel: nodes.Kernel) -> object:
+def _no_plan(kernel: nodes.Kernel) -> NoReturn:
     raise AssertionError(f"kernel {kernel.name} of a module is not launched where the module is built")

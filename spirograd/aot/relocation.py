@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.base.loc import Loc
 from spirograd.base.records import replace
-from spirograd.ir.nodes import FieldRef, Kernel, MemoryCall, Op
+from spirograd.ir.nodes import FieldRef, Kernel, MemoryCall, Op, Ref
 from spirograd.ir.rewrite import Rewriter
 
 
@@ -54,13 +53,17 @@ class _Relocation(Rewriter):
         regions = tuple([self.region(r) for r in op.regions])
         return self.b.append(Op(op.code, op.type, args, self._attr(op.attr), regions, self._locate(op.loc), op.primal))
 
-    def _attr(self, attr: object) -> Any:
+    def _ref(self, ref: Ref) -> Ref:
+        return self._place(ref) if isinstance(ref, FieldRef) else ref
+
+    def _attr(self, attr: object) -> object:
         if isinstance(attr, FieldRef):
             return self._place(attr)
         if isinstance(attr, tuple):
             return tuple([self._attr(part) for part in attr])
         if isinstance(attr, MemoryCall):
-            return replace(attr, accesses=self._attr(attr.accesses), found_in=self._attr(attr.found_in))
+            accesses = tuple([(effect, self._ref(ref)) for effect, ref in attr.accesses])
+            return replace(attr, accesses=accesses, found_in=None if attr.found_in is None else self._ref(attr.found_in))
         if isinstance(attr, (FaultSite, PrintSite)):
             return replace(attr, loc=self._locate(attr.loc))
         return attr

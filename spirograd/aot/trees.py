@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from spirograd.aot.manifest import FieldRecord, MemoryRecord, NodeRecord, PlaceRecord, TreeRecord
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
@@ -33,13 +32,13 @@ class Trees:
         self._keys: dict[int, int] = {}  # key of a field in this process -> in the module
         self._names: dict[str, ScalarField] = {}
 
-    def add_field(self, name: str, field: Any) -> None:
+    def add_field(self, name: str, field: object) -> None:
         """Give ``field`` a name in the module; members of a field of structs get names with a dot."""
         if isinstance(field, StructField):
             for key, member in field.members.items():
                 self.add_field(f"{name}.{key}", member)
             return
-        if type(field) not in (ScalarField, MatrixField) or not field.placed:
+        if not isinstance(field, ScalarField) or type(field) not in (ScalarField, MatrixField) or not field.placed:
             raise SpirogradValueError(f"`add_field` takes a field that has a place, got {field!r} for the name {name!r}")
         if self._names.get(name, field) is not field:
             raise SpirogradValueError(f"the module has a field called {name!r} already: give each field a name of its own")
@@ -157,12 +156,12 @@ def _primal(record: FieldRecord) -> ScalarField:
 
 
 def _shadow(primal: ScalarField | None, record: FieldRecord) -> ScalarField:
-    field: Any = _primal(record) if primal is None else primal  # the field of a gradient may be in no tree of the module
+    field = _primal(record) if primal is None else primal  # the field of a gradient may be in no tree of the module
     for attribute in _SHADOWS[record.role]:
         field = getattr(field, attribute)
         if field is None:
             raise SpirogradRuntimeError(f"field `{record.name}` of the module has no {record.role}")
-    return field  # type: ignore[no-any-return]
+    return field
 
 
 def _build(above: SNode, nodes: Sequence[NodeRecord | PlaceRecord], records: Sequence[FieldRecord], fields: Sequence[ScalarField]) -> None:

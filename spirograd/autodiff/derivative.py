@@ -13,29 +13,36 @@ Outer = FieldRef | ArrayRef
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """The elements of memory at one ``index`` of one ``axis``, which the host can know at launch (usually a time step)."""
+
+    axis: int
+    index: Size
+
+
+@dataclass(frozen=True, slots=True)
 class Residual:
     """A residual: primal memory that a gradient kernel reads.
 
     ``when``: the state that it reads, "before" the primal runs (also for memory that the primal does not write), or "after" it. ``loc``:
     the location of a read. ``overwritten``: the location of the write of the primal that comes in between, if there is one: then the state
-    after the primal does not serve. ``first``: the first index of the read, where the host can know it at launch (usually a time step);
-    None: any part of the memory.
+    after the primal does not serve. ``at``: the slice that is read, or None if it may be any part of the memory.
     """
 
     ref: Outer
     when: str
     loc: Loc | None
     overwritten: Loc | None = None
-    first: Size | None = None
+    at: Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Primal memory that the primal reads or writes. ``first``: as in `Residual`."""
+class PrimalAccess:
+    """Primal memory that the primal reads or writes. ``at``: as in `Residual`."""
 
     ref: Outer
     loc: Loc | None
-    first: Size | None = None
+    at: Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Mention:
     """Memory and the location that mentions it."""
 
     ref: Outer
@@ -113,14 +120,14 @@ class Derivative:
     capacities: tuple[Size | None, ...] = ()
     saving: Saving | None = None
     residuals: tuple[Residual, ...] = ()
-    reads: tuple[Access, ...] = ()
-    writes: tuple[Access, ...] = ()
+    reads: tuple[PrimalAccess, ...] = ()
+    writes: tuple[PrimalAccess, ...] = ()
     records: tuple[Record, ...] = ()
-    active_outputs: tuple[Place, ...] = ()
-    active_inputs: tuple[Place, ...] = ()
-    inactive_writes: tuple[Place, ...] = ()
-    inactive_reads: tuple[Place, ...] = ()
-    broken: tuple[Place, Place] | None = None
+    active_outputs: tuple[Mention, ...] = ()
+    active_inputs: tuple[Mention, ...] = ()
+    inactive_writes: tuple[Mention, ...] = ()
+    inactive_reads: tuple[Mention, ...] = ()
+    broken: tuple[Mention, Mention] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()
     nesting: Nesting | None = None

@@ -102,8 +102,8 @@ def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
 def refuse_nesting(nested: Sequence[Residual], plain: Sequence[Residual], lost: Sequence[Conflict]) -> None:
     """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more memory than the ``plain`` one, whose adstacks saved
     these values. It has the residuals ``nested``, and ``lost`` are values that no memory has."""
-    known = {(residual.ref, residual.when, residual.first) for residual in plain}
-    more = [(r.ref, r.loc) for r in nested if (r.ref, r.when, r.first) not in known] + [(c.ref, c.load_loc) for c in lost]
+    known = {(residual.ref, residual.when, residual.at) for residual in plain}
+    more = [(r.ref, r.loc) for r in nested if (r.ref, r.when, r.at) not in known] + [(c.ref, c.load_loc) for c in lost]
     for ref, loc in more:
         message = f"the loop cannot have nested checkpoints: the kernel has changed `{ref.name}` by the time that they would read it again"
         raise SpirogradUnsupportedError(message, loc, "carry the value in a local variable")

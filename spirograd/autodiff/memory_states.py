@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.derivative import Access, Residual
+from spirograd.autodiff.derivative import PrimalAccess, Residual, Slice
 from spirograd.autodiff.residuals import Conflict, not_final, outer_key, residuals, too_late
 from spirograd.base.records import replace
-from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -17,8 +16,8 @@ _OUTER = (FieldRef, ArrayRef)
 
 
 def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
-    """Return the residuals of ``gradient``, the gradient kernel of ``primal``, one for each memory and first index, and the loads that no
-    state serves."""
+    """Return the residuals of ``gradient``, the gradient kernel of ``primal``, one for each memory and slice, and the loads that no state
+    serves."""
     accesses = _repeated(primal, gradient, lambda ref: isinstance(ref, _OUTER))
     finals = [op for op in accesses if op.code is not ops.load]
     served, conflicts = residuals(primal, [op for op in accesses if op.code is ops.load], finals)
@@ -29,11 +28,11 @@ def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, 
         ref = ref_of(op)
         assert isinstance(ref, _OUTER)
         if op.code is not ops.load:
-            out[Residual(ref, "after", op.loc, first=first_index(op))] = None
+            out[Residual(ref, "after", op.loc, at=slice_of(op))] = None
             continue
         residual = by_memory.get(outer_key(ref))
         if residual is not None:
-            out[replace(residual, ref=ref, first=first_index(op))] = None
+            out[replace(residual, ref=ref, at=slice_of(op))] = None
     return tuple(out), conflicts
 
 
@@ -88,22 +87,24 @@ def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> 
     return [op for op in primal.walk() if op in wanted]
 
 
-def memory_accesses(primal: Kernel) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-    """Return the reads and the writes of ``primal``, one entry for each memory and first index. Atomics are both."""
-    reads: dict[tuple[object, Size | None], Access] = {}
-    writes: dict[tuple[object, Size | None], Access] = {}
+def memory_accesses(primal: Kernel) -> tuple[tuple[PrimalAccess, ...], tuple[PrimalAccess, ...]]:
+    """Return the reads and the writes of ``primal``, one entry for each memory and slice. Atomics are both."""
+    reads: dict[tuple[object, Slice | None], PrimalAccess] = {}
+    writes: dict[tuple[object, Slice | None], PrimalAccess] = {}
     for op in primal.walk():
         ref = ref_of(op)
         if isinstance(ref, _OUTER) and ref.role == "primal" and op.code.effect in ("read", "write", "atomic"):
-            access = Access(ref, op.loc, first_index(op))
-            for firsts, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
+            access = PrimalAccess(ref, op.loc, slice_of(op))
+            for accesses, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
                 if op.code.effect in effects:
-                    firsts.setdefault((ref, access.first), access)
+                    accesses.setdefault((ref, access.at), access)
     return tuple(reads.values()), tuple(writes.values())
 
 
-def first_index(op: Op) -> Size | None:
-    """Return the first index of an access, where the host can know it, else None."""
+def slice_of(op: Op) -> Slice | None:
+    """Return the slice that an access is in, if the host can know one: along the first axis whose index depends on the launch, else along
+    the first one with a constant index."""
     ref = ref_of(op)
     axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim if isinstance(ref, ArrayRef) else 0
-    return size_of(op.args[0]) if axes else None
+    slices = [Slice(axis, size) for axis, index in enumerate(op.args[:axes]) if (size := size_of(index)) is not None]
+    return next((at for at in slices if not isinstance(at.index, int)), slices[0] if slices else None)

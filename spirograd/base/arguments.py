@@ -106,8 +106,9 @@ class Plan(PreparesLaunches, Protocol):
     def last_number(self) -> int | None:
         """The number of the last launch."""
 
-    def launch(self, arguments: Arguments) -> tuple[Scalar, ...] | None:
-        """Run the kernel. Returns the values that the kernel returns."""
+    def launch(self, arguments: Arguments, *, drawn: int | None = None) -> tuple[Scalar, ...] | None:
+        """Run the kernel, and return the values that it returns. ``drawn``: the `last_number` of a launch whose random numbers this one
+        draws again."""
 
 
 class PreparedLaunch(Protocol):

@@ -9,6 +9,7 @@ from typing import Annotated, Union
 from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.options import Alternative
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.targets import TARGETS, Target, TargetName
@@ -86,7 +87,8 @@ class TaskInfo:
     offset, the buffer is bound to that allocation, from its first byte on. With several, one buffer holds all these allocations and is
     bound from its start; the argument block has the byte offset (u32) of each allocation in the buffer. ``work``: the work of an iteration.
     ``source``: the number, in the order of `Region.walk`, of the operation of kernel IR at the task's source location; -1 if there is none.
-    ``grouped``: whether the task was a grouped loop; an iteration of native code is then a group.
+    ``grouped``: whether the task was a grouped loop; an iteration of native code is then a group. ``alternatives``: decisions contrary to
+    those of the cost model that are worth a measurement.
     """
 
     name: str
@@ -106,6 +108,7 @@ class TaskInfo:
     work: Work = field(default_factory=Work)
     source: Annotated[int, Within(-1, 0x7FFFFFFF)] = -1
     grouped: bool = False
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,11 @@ class CompiledKernel:
     @property
     def target(self) -> Target:
         return TARGETS[self.target_name]
+
+    @property
+    def alternatives(self) -> list[str]:
+        """The alternatives of all tasks."""
+        return sorted({name for task in self.tasks for name in task.alternatives})
 
     @property
     def capacities(self) -> int:

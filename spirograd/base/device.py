@@ -8,12 +8,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
+
+    class TakesWork(Protocol):
+        """What steps give their work to: a device, or a recording of one."""
+
+        def launch(self, executable: object, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
+            """See `Device.launch`."""
+
+        def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+            """See `Device.fill`."""
+
+        def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+            """See `Device.copy`."""
+
+    class Lock(Protocol):
+        """A lock that compiled code takes and releases."""
+
+        def acquire(self, blocking: bool = True) -> bool: ...
+
+        def release(self) -> None: ...
+
 
 # The most bytes of one `Device.read_async`. Staging memory of this size is kept, so larger reads are made in pieces.
 READBACK_LIMIT = 1 << 20
@@ -129,7 +152,7 @@ class Assembler(Protocol):
 
 
 # Memory that work uses: allocations with the parts of them, "" for all; None for unknown memory.
-Uses = Sequence["tuple[object, str]"]
+Uses = Sequence["tuple[Allocation | None, str]"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,20 +160,20 @@ class Step:
     """A step of a series of work. ``work`` calls `launch`, `fill` or `copy` of its argument, a device or a stand-in, and uses the given
     memory."""
 
-    work: Callable[[object], None]
+    work: Callable[[TakesWork], None]
     reads: Uses
     writes: Uses
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchWork:
     """The work of a step that launches a kernel."""
 
     executable: object
     block: bytes
     counts: tuple[int | None, ...]
 
-    def __call__(self, device: Any) -> None:
+    def __call__(self, device: TakesWork) -> None:
         device.launch(self.executable, self.block, self.counts)
 
 
@@ -287,7 +310,7 @@ class NativeEntry:
 
     function: int
     context: int
-    lock: object = None
+    lock: Lock | None = None
     kept: object = None
     failed: int = 0
     report: Callable[[int], None] | None = None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.records import dataclass
 from spirograd.base.wording import integer_text
+
+if TYPE_CHECKING:
+    from spirograd.base.arrays import Array
 
 _LARGEST = sys.float_info.max
 
@@ -61,7 +64,7 @@ class DType:
             return high if value >= high else low if value <= low else int(value)
         return value if low <= value <= high else (value - low) % (1 << self.bits) + low
 
-    def array(self, values: object) -> Any:
+    def array(self, values: object) -> Array:
         """Return ``values`` as a NumPy array of this type, converted as in a kernel; the array itself if it has this type."""
         given = np.asarray(values)
         if self.is_int and given.dtype.kind == "O":  # integers of more than 64 bits
@@ -99,10 +102,10 @@ class DType:
 
 
 # Turns a literal into a typed constant of the kernel being traced, and returns None outside of a kernel. Set by the language.
-_trace_constant: Any = None
+_trace_constant: Callable[[object, DType], object] | None = None
 
 
-def set_constant_tracer(tracer: object) -> None:
+def set_constant_tracer(tracer: Callable[[object, DType], object]) -> None:
     """Set the function by which ``sg.u64(3)`` inside a kernel builds a typed constant. The language package calls this once."""
     global _trace_constant
     _trace_constant = tracer
@@ -161,7 +164,7 @@ class _Void:
 
 VOID = _Void()
 # The type of an IR operation: a scalar, a vector, lanes, None, or a tuple (results of `for`, `while`, `if`).
-Type = Union[DType, Vec, Lanes, _Void, tuple[Any, ...]]
+Type = Union[DType, Vec, Lanes, _Void, tuple["Type", ...]]
 
 
 def scalar_of(t: Type) -> DType:

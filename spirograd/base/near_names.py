@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.wording import did_you_mean
 
@@ -45,7 +45,7 @@ class NearNames:
 
     if not TYPE_CHECKING:  # type checkers know the attributes that exist
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             if name.startswith("__"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             if hasattr(type(self), name):
@@ -58,7 +58,7 @@ class NearNamesOfClass(type):
 
     if not TYPE_CHECKING:
 
-        def __getattr__(cls, name: str) -> Any:
+        def __getattr__(cls, name: str) -> object:
             if name.startswith("__"):
                 raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
             raise NoAttribute(f"the class `{cls.__name__}`", name, lambda: dir(cls))

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from struct import Struct
 from typing import Protocol, TypeVar, Union
 
-from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback
+from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback, SharesMemory
 
 Scalar = Union[int, float, bool]  # a number that a launch takes or returns
 A = TypeVar("A", bound="Allocation")
@@ -27,6 +27,7 @@ class Allocation(Protocol):
     nbytes: int
     number: int
     generations: dict[str, int]
+    keep: object  # the owner of the memory, if that is another library
     shared: set[str]
 
     @property
@@ -46,8 +47,8 @@ class Allocation(Protocol):
         """The address of the bytes for the host, or None. Reading it marks all parts as ``shared``."""
 
     @property
-    def shared_gpu(self) -> int | None:
-        """The number of the GPU with the memory, if other libraries of the process use that GPU, too, else None."""
+    def sharing(self) -> SharesMemory | None:
+        """The device, if other libraries of the process use the same GPU, else None; None also once the memory is freed."""
 
     @property
     def readback_limit(self) -> int:
@@ -96,13 +97,20 @@ class Allocation(Protocol):
         """Free the memory now."""
 
 
+class Watcher(Protocol):
+    """An observer of memory that is handed out: see `MemoryAllocator.watch`."""
+
+    def handed_out(self, allocation: Allocation, part: str) -> None:
+        """Note that a part of ``allocation`` may change without a `bump` from now on."""
+
+
 class MemoryAllocator(Protocol):
     """The allocator of a device: `runtime.allocations.Memory`."""
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
         """Return ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``). Raises OutOfDeviceMemory."""
 
-    def watch(self, watcher: object) -> bool:
+    def watch(self, watcher: Watcher) -> bool:
         """Call ``watcher.handed_out(allocation, part)`` whenever memory is handed out. Return whether any was handed out before."""
 
 
@@ -135,10 +143,21 @@ class Place(Protocol):
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches."""
 
 
+class Tensor(Protocol):
+    """A tensor of torch."""
+
+    requires_grad: bool
+    is_leaf: bool
+    retains_grad: bool
+
+    def is_floating_point(self) -> bool:
+        """Return whether its elements are floats."""
+
+
 class HostTransfers(Protocol):
     """The arrays of other libraries in one launch: used in place if the device can, else copied there and back."""
 
-    tensors: dict[int, tuple[str, object]]
+    tensors: dict[int, tuple[str, Tensor]]
     torch_records: bool
 
     def bind(self, value: object, element_shape: tuple[int, ...], index: int, label: str) -> Place:

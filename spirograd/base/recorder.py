@@ -16,6 +16,8 @@ KernelT = TypeVar("KernelT")
 CallT = TypeVar("CallT", contravariant=True)
 ArgumentsT = TypeVar("ArgumentsT", contravariant=True)
 MemoryT = TypeVar("MemoryT", contravariant=True)
+CellT = TypeVar("CellT")
+NumberT = TypeVar("NumberT", covariant=True)
 
 
 class Clear(Protocol):
@@ -35,15 +37,14 @@ class NestedTape(Protocol):
         """Run the reverse pass."""
 
 
-class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
+class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT, NumberT]):
     """An observer of everything that a thread does outside of kernels, such as an open tape.
 
-    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, and fields or ndarrays.
+    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, fields or ndarrays, `Cell`, and numbers with a
+    history.
     """
 
-    def launch(
-        self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]
-    ) -> tuple[Scalar, ...] | None:
+    def launch(self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]) -> tuple[Scalar, ...] | None:
         """Launch a kernel in place of its plan, and return its result. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
@@ -69,7 +70,9 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
 
     follows_numbers = False  # whether numbers that Python reads are followed, so that the next three methods exist
 
-    def read_numbers(self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
+    def read_numbers(
+        self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
+    ) -> Sequence[Scalar | NumberT]:
         """Return the numbers that Python gets for ``values`` of the element at ``key`` of a field or ndarray. ``location`` returns the
         line."""
         return values
@@ -85,11 +88,11 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
     def numbers_kept(self, memory: MemoryT) -> None:
         """Called after the numbers of `numbers_written` were written to ``memory``."""
 
-    def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
+    def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[CellT]] | None:
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         raise NotImplementedError
 
-    def numbers_passed(self, cells: Sequence[object]) -> None:
+    def numbers_passed(self, cells: Sequence[CellT]) -> None:
         """Called before a launch that takes numbers in ``cells``."""
         raise NotImplementedError
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError, field, make_dataclass
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ else:
 
 def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> object:
     own = _own_fields(cls)
-    fields: dict[str, Field[Any]] = {}
+    fields: dict[str, Field[object]] = {}
     for base in cls.__mro__[-1:0:-1]:
         fields |= base.__dict__.get("__sg_fields__", {})
     fields |= own
@@ -80,7 +81,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> objec
     return cls
 
 
-def _own_fields(cls: Any) -> dict[str, Field[object]]:
+def _own_fields(cls: type) -> dict[str, Field[object]]:
     entries: dict[str, Field[object]] = {}
     for name, annotation in inspect.get_annotations(cls).items():
         assert isinstance(annotation, str), f"{cls.__module__} lacks `from __future__ import annotations`"
@@ -97,7 +98,7 @@ def _own_fields(cls: Any) -> dict[str, Field[object]]:
     return entries
 
 
-def _with_slots(cls: Any, own: dict[str, Field[object]]) -> object:
+def _with_slots(cls: type, own: dict[str, Field[object]]) -> type:
     """Return a copy of the class with slots for its fields."""
     members = {name: value for name, value in cls.__dict__.items() if name not in own and name not in ("__dict__", "__weakref__")}
     inherited = {name for base in cls.__mro__[1:] for name in base.__dict__.get("__slots__", ())}
@@ -107,10 +108,10 @@ def _with_slots(cls: Any, own: dict[str, Field[object]]) -> object:
     return copy
 
 
-def _first_init(cls: Any, frozen: bool) -> Any:
+def _first_init(cls: Any, frozen: bool) -> Callable[..., None]:
     left = _UNCOMPILED
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: object, *args: object, **kwargs: object) -> None:
         """Construct the first instances by interpretation; then compile the constructor of the class and call it."""
         nonlocal left
         left -= 1
@@ -121,7 +122,9 @@ def _first_init(cls: Any, frozen: bool) -> Any:
     return __init__
 
 
-def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+def _constructed(
+    cls: Any, assign: Callable[[object, str, object], None], instance: Any, args: tuple[object, ...], kwargs: dict[str, object]
+) -> bool:
     """Assign the fields as the constructor would; return False if the arguments do not fit, so that the constructor raises the error."""
     positional = cls.__match_args__
     given = {**dict(zip(positional, args)), **kwargs}
@@ -146,10 +149,10 @@ def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[object, ...],
     return True
 
 
-def _compile_init(cls: Any, frozen: bool) -> Any:
+def _compile_init(cls: Any, frozen: bool) -> Callable[..., None]:
     """Compile the constructor from source, as the standard library does. Constructors of frozen classes write to slots without
     `__setattr__`."""
-    names: dict[str, object] = {"_missing": MISSING, "_set": object.__setattr__}
+    names: dict[str, Any] = {"_missing": MISSING, "_set": object.__setattr__}
     by_place: list[str] = []
     by_name: list[str] = []
     body: list[str] = []
@@ -178,7 +181,8 @@ def _compile_init(cls: Any, frozen: bool) -> Any:
         body.append("self.__post_init__()")
     parameters = ", ".join(["self", *by_place, *(["*"] if by_name else []), *by_name])
     exec(f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]), names)
-    return names["__init__"]
+    constructor: Callable[..., None] = names["__init__"]
+    return constructor
 
 
 def _repr(names: list[str]) -> object:
@@ -233,7 +237,7 @@ class _Standard:
 
     def __get__(self, instance: object, cls: Any) -> dict[str, Field[object]]:
         standard: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
-        entries: dict[str, Field[Any]] = standard.__dataclass_fields__
+        entries: dict[str, Field[object]] = standard.__dataclass_fields__
         return entries
 
 

@@ -11,11 +11,15 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
+    from spirograd.base.sizes.evaluate import Shaped
 
 _words = (ctypes.c_int64 * 2)()  # the number of the epoch; the number of open `suspend` calls
 _numbers = itertools.count(1).__next__  # atomic, so that epochs have different numbers
@@ -82,7 +86,7 @@ class StepRecorder(Protocol):
     def scalar(self, t: DType, value: object) -> None:
         """Take a number like ``value`` for the next flat argument."""
 
-    def array(self, value: object) -> None:
+    def array(self, value: Shaped) -> None:
         """Take an ndarray like ``value`` for the next flat argument."""
 
     def host_array(self, value: Array) -> None:
@@ -112,7 +116,7 @@ class Record:
     number: int
     arguments: int
     steps: Callable[[StepRecorder], None]
-    result: Callable[[tuple[object, ...]], object] | None = None
+    result: Callable[[tuple[Scalar, ...]], object] | None = None
 
 
 class NotPrepared(Exception):

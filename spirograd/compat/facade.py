@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd import api
 from spirograd.base import later
 from spirograd.base.dtypes import DType, u32, u64
+from spirograd.config import Config
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 _INTERNAL = "an internal object of the family without a counterpart here"
 
@@ -31,6 +36,13 @@ class DeviceCapability(enum.Enum):
     spirv_has_physical_storage_buffer = "buffer_address"
 
 
+class CPUWorkScheduling(enum.Enum):
+    """How Quadrants divides a loop among the threads of the CPU; accepted by `init`, without effect."""
+
+    PER_WORKER = 0
+    FIXED_SIZE = 1
+
+
 class DeviceCapabilities:
     """The abilities of the running session's device."""
 
@@ -42,7 +54,7 @@ class DeviceCapabilities:
 class Program:
     """The running session as the family's program object: its options and its device."""
 
-    def config(self) -> Any:
+    def config(self) -> Config:
         return api.cfg
 
     def get_device_caps(self) -> DeviceCapabilities:
@@ -51,7 +63,7 @@ class Program:
     def synchronize(self) -> None:
         api.sync()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> later.Later:
         return _missing("get_runtime().prog", name)
 
 
@@ -114,11 +126,11 @@ class Runtime(metaclass=_RuntimeType):
     def clear(self) -> None:
         """Do nothing when a session ends."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> later.Later:
         return _missing("get_runtime()", name)
 
 
-def _missing(owner: str, name: str) -> Any:
+def _missing(owner: str, name: str) -> later.Later:
     if name.startswith("__"):
         raise AttributeError(name)
     return later.Later(f"{owner}.{name}", _INTERNAL)
@@ -143,7 +155,13 @@ def get_max_shared_memory_bytes(*, is_lowerbound_ok: bool) -> int:
     return int(context.session().device.caps.shared_memory)
 
 
-def current_cfg() -> Any:
+def dump_compile_config() -> None:
+    """Print the options in force."""
+    for name, value in sorted(vars(context.session().cfg).items()):
+        print(f"{name}: {value}")
+
+
+def current_cfg() -> Config:
     """Return the options in force."""
     return api.cfg
 
@@ -158,13 +176,13 @@ def is_arch_supported(arch: str) -> bool:
     return arch in api.available_archs()
 
 
-def adaptive_arch_select(arch: Any, enable_fallback: bool = True) -> Any:
+def adaptive_arch_select(arch: str | Sequence[str] | None, enable_fallback: bool = True) -> str:
     """Return the first back end of ``arch`` that works here, else the CPU."""
     wanted = [arch] if isinstance(arch, str) else list(arch or ())
     return next((name for name in wanted if is_arch_supported(name)), api.cpu)
 
 
-def rgb_to_hex(color: Any) -> Any:
+def rgb_to_hex(color: Iterable[ArrayLike]) -> Any:
     """Return the colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
     red, green, blue = (np.clip(np.asarray(c) * 255, 0, 255).astype(np.int32) for c in color)
     return (red << 16) + (green << 8) + blue

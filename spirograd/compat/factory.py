@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
-from spirograd.compat import log_functions, member_tables
+from spirograd.compat import log_functions, member_tables, wording
 
 
 class FamilyModule(ModuleType):
@@ -22,7 +22,7 @@ class FamilyModule(ModuleType):
         self.__path__: list[str] = []  # so that modules below it can be imported
         self.__dict__["_path"] = path
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         path: str = self.__dict__["_path"]
         if name.startswith("__"):
             raise AttributeError(name)
@@ -30,7 +30,7 @@ class FamilyModule(ModuleType):
         return Later(f"{path}.{name}", reason) if reason is not None else lookup(path, name, list(self.__dict__))
 
 
-def lookup(path: str, name: str, known: list[str]) -> Any:
+def lookup(path: str, name: str, known: list[str]) -> object:
     """Return the stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
     fallback = member_tables.FALLBACKS.get(path)
     stand_in = fallback(name) if fallback is not None else None
@@ -39,7 +39,7 @@ def lookup(path: str, name: str, known: list[str]) -> Any:
     raise NoAttribute(f"module {path!r} of the family" if path else "the family", name, lambda: known)
 
 
-def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
+def make(package: str, prefix: str, version: str) -> member_tables.Names:
     """Return all names of the package called ``package``, whose errors begin with ``prefix``, and add its modules to `sys.modules`.
 
     The package adds the result to its namespace; its ``__getattr__`` (`lookup`) handles missing names.
@@ -54,11 +54,26 @@ def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
         else:
             names[last] = module
     log_functions.redirect(vars(sys.modules[f"{package}._logging"]))
-    names["__all__"] = sorted(name for name in names if not name.startswith("_"))
+    names["__all__"] = public = sorted(name for name in names if not name.startswith("_"))
     names["__version__"] = version
-    names["__getattr__"] = functools.partial(lookup, "", known=names["__all__"])
+    names["__getattr__"] = functools.partial(lookup, "", known=public)
     return names
 
 
 def _prefixed(names: member_tables.Names, prefix: str) -> member_tables.Names:
-    return {name.format(prefix): value for name, value in names.items()}
+    """Return the names and values for the member with this prefix."""
+    return {name.format(prefix): _init_of(prefix) if value is member_tables.init else value for name, value in names.items()}
+
+
+@functools.cache
+def _init_of(prefix: str) -> object:
+    """Return `init` for the member with this prefix: its errors have the member's words."""
+
+    @functools.wraps(member_tables.init)
+    def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
+        try:
+            member_tables.init(arch, **options)
+        finally:
+            wording.translate_errors(prefix)
+
+    return init

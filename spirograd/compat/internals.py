@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, DType, u1
@@ -13,6 +13,9 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compat import facade
 from spirograd.lang import arithmetic, context
 from spirograd.lang.data.node_inspection import SNodeGradType, SNodeType
+
+if TYPE_CHECKING:
+    import torch
 
 # --- types: the family counts Python's own among them ------------------------------------------------------------------------
 
@@ -40,11 +43,12 @@ def to_numpy_type(dtype: object) -> type:
     return cook_dtype(dtype).np.type
 
 
-def to_pytorch_type(dtype: object) -> Any:
+def to_pytorch_type(dtype: object) -> torch.dtype:
     """Return the dtype of torch, which is imported, for ``dtype``."""
     import torch
 
-    return getattr(torch, {"u1": "bool"}.get(cook_dtype(dtype).name, cook_dtype(dtype).np.name))
+    converted: torch.dtype = getattr(torch, {"u1": "bool"}.get(cook_dtype(dtype).name, cook_dtype(dtype).np.name))
+    return converted
 
 
 def to_family_type(dtype: object) -> DType:
@@ -115,7 +119,7 @@ CORE: dict[str, object] = {
 _INTERNAL_OPERATIONS: dict[str, Callable[..., object]] = {"do_nothing": lambda: None}
 
 
-def call_internal(name: str, *args: object, with_runtime_context: bool = True) -> Any:
+def call_internal(name: str, *args: object, with_runtime_context: bool = True) -> object:
     """Call an operation of the family's compiler by name. Raises SpirogradUnsupportedError for all but ``do_nothing``."""
     if name not in _INTERNAL_OPERATIONS:
         raise SpirogradUnsupportedError(f"the internal operation `{name}` is one of the family's compiler, and not here")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import inspect
+import warnings
 from collections.abc import Iterator
-from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError
@@ -36,12 +36,15 @@ class Arg:
 
     tag: ArgKind
     name: str
-    dtype: Any
+    dtype: object
     ndim: int = 0
     field_dim: int | None = None  # an older name of ``ndim``
     element_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.field_dim is not None:
+            problem = "The field_dim argument for ndarray will be deprecated in v1.6.0, use ndim instead."
+            warnings.warn(problem, DeprecationWarning, stacklevel=3)
         if self.tag in (ArgKind.TEXTURE, ArgKind.RWTEXTURE):
             raise SpirogradUnsupportedError(f"argument `{self.name}`: textures are not supported", None, "use a field or an ndarray")
         if self.tag is ArgKind.SCALAR and isinstance(self.dtype, MatrixType):
@@ -56,7 +59,7 @@ class Arg:
             return self.dtype.dtype, self.dtype.shape
         return arithmetic.as_dtype(self.dtype), tuple(self.element_shape)
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raise SpirogradRuntimeTypeError if ``value`` does not fit this argument."""
         if self.tag is ArgKind.NDARRAY:
             if not isinstance(value, Ndarray):
@@ -74,7 +77,7 @@ class Arg:
 class _Launch:
     """A kernel with its arguments of the graph."""
 
-    kernel: Any
+    kernel: Kernel | BoundKernel
     arguments: tuple[Arg, ...]
 
 
@@ -138,7 +141,7 @@ class Graph(NearNames):
         self._launches = launches
         self._arguments = arguments
 
-    def run(self, args: dict[str, Any]) -> None:
+    def run(self, args: dict[str, object]) -> None:
         """Launch the kernels. Raises SpirogradCallError if an argument is missing, SpirogradRuntimeTypeError for a value of another type;
         values that the graph has no argument for are ignored, as by the family."""
         missing = [name for name in self._arguments if name not in args]

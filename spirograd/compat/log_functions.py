@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 _LOGGER = logging.getLogger("spirograd")
 # Levels of Python's logging by the family's names.
@@ -16,36 +15,37 @@ _LEVELS = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
+Log = Callable[[object], None]  # a function that logs a message
 _NAMES = {number: name for name, number in _LEVELS.items()}
 
 
-def _get_logging(name: str) -> Callable[[Any], None]:
+def _get_logging(name: str) -> Log:
     """Return the function that logs messages of the level ``name``."""
-    function: Callable[[Any], None] = FUNCTIONS[name]
-    return function
+    return _BY_LEVEL[name]
 
 
-def _function(level: int) -> Callable[[Any], None]:
+def _function(level: int) -> Log:
     def log(message: object) -> None:
         _LOGGER.log(level, "%s", message, stacklevel=2)
 
     return log
 
 
-FUNCTIONS: dict[str, Any] = {**{name: _function(level) for name, level in _LEVELS.items()}, "_get_logging": _get_logging}
+_BY_LEVEL = {name: _function(level) for name, level in _LEVELS.items()}
+FUNCTIONS: dict[str, object] = {**_BY_LEVEL, "_get_logging": _get_logging}
 
 
 class Redirected(logging.Filter):
     """A handler that passes messages to the functions by which a program has replaced those of ``module``, a member's `_logging`."""
 
-    def __init__(self, module: Mapping[str, Any]) -> None:
+    def __init__(self, module: Mapping[str, object]) -> None:
         super().__init__()
         self._module = module
 
     def filter(self, record: logging.LogRecord) -> bool:
         name = _NAMES.get(record.levelno, "")
         replaced = self._module.get(name)
-        if replaced is None or replaced is FUNCTIONS.get(name):
+        if not callable(replaced) or replaced is FUNCTIONS.get(name):
             return True
         replaced(record.getMessage())
         return False

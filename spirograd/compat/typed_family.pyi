@@ -1,6 +1,6 @@
 """What type checkers and editors see of the members of the family, all names of spirograd included."""
 
-from typing import Any
+from types import ModuleType
 
 from spirograd import *  # noqa: F403
 from spirograd import algorithms as algorithms
@@ -27,5 +27,5 @@ ERROR: str
 CRITICAL: str
 
 # Modules inside of the family's package, for programs that reach there.
-lang: Any
-experimental: Any
+lang: ModuleType
+experimental: ModuleType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
@@ -16,7 +16,9 @@ from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.specialization import Specialization
-from spirograd.session import Session
+
+if TYPE_CHECKING:
+    from spirograd.lang.session_protocol import Session
 
 
 class Gradient(Staged, NearNames):
@@ -38,7 +40,7 @@ class Gradient(Staged, NearNames):
     def __repr__(self) -> str:
         return f"<gradient of kernel {self.kernel.function.__qualname__}>"
 
-    def __call__(self, *args: Any, returned: Any = None, replay: bool = False, **kwargs: Any) -> None:
+    def __call__(self, *args: object, returned: object = None, replay: bool = False, **kwargs: object) -> None:
         """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns. By default 1, if that is a number, and all
         that the kernel computes from memory with gradients. ``replay``: memory holds what it held before the kernel; the kernel runs again
         and saves what its reverse needs, and afterwards memory holds the same again: for kernels that overwrite what they read.
@@ -121,12 +123,12 @@ class BoundGradient:
 
     __sg_is_kernel__ = True
 
-    def __init__(self, gradient: Gradient, instance: Any) -> None:
+    def __init__(self, gradient: Gradient, instance: object) -> None:
         self.gradient = gradient
         self.instance = instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.gradient(self.instance, *args, **kwargs)
+    def __call__(self, *args: object, returned: object = None, replay: bool = False, **kwargs: object) -> None:
+        self.gradient(self.instance, *args, returned=returned, replay=replay, **kwargs)
 
     def explain(self, *args: object, **kwargs: object) -> str:
         """See `Gradient`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence, Set
 from math import prod
-from typing import Any
+from typing import cast
 
 from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import storage
@@ -60,6 +60,6 @@ def _disjoint(a: int, b: int, args: Sequence[ScalarArg | ArrayArg], arguments: A
     assert one is not None
     assert other is not None
     alike = one.address == other.address and one.shape == other.shape
-    numbers: Sequence[Any] = arguments.scalars  # those of views are integers
+    numbers = cast("Sequence[int]", arguments.scalars)  # those of views are integers
     first, second = (slices.axes_of(getattr(args[k], "view", ()), one.shape, numbers[k + 1 :]) for k in (a, b))
     return alike and slices.disjoint(first, second)

@@ -7,19 +7,22 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import SupportsFloat
 from weakref import WeakValueDictionary
 
 from spirograd.autodiff.access_rule import checking
-from spirograd.autodiff.derivative import Derivative, Residual
+from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.differentiate import differentiate
-from spirograd.base.dtypes import i32, storage
+from spirograd.base.dtypes import DType, i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
+from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
 from spirograd.base.once import one_at_a_time
+from spirograd.base.protocols import Place, Scalar
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.spans import span
+from spirograd.base.validity import StepRecorder
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.explained import name_of
 from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
@@ -27,7 +30,7 @@ from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
 from spirograd.derivatives.plan import DerivativePlan, GrowthLimit
 from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.derivatives.sized_plans import derivative_plan
-from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import session_protocol as protocol
 from spirograd.lang.data.tree import trees_of
@@ -118,12 +121,13 @@ class SpecializedDerivative:
         refs = [ref_of(op) for op in self.primal.kernel.walk()] if self.written else []
         self.accessed = frozenset([ref.arg for ref in refs if isinstance(ref, ArrayRef)])
         self.native = NativeCalls(session, most=1)  # so that sizes are those of the last launch by Python
-        self.footprint: Any = None  # what a tape knows of it
-        self._access_check: Any = None
-        self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
+        self.footprint: object = None  # what a tape knows of it
+        self._access_check: tuple[LaunchPlan | None, Sequence[FieldRef | ArrayRef]] | None = None
+        # The plans of the primal that saves what it reads, and of the kernel that counts the values.
+        self._saving: tuple[LaunchPlan, LaunchPlan | None] | None = None
 
     @one_at_a_time
-    def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
+    def shadow(self, ref: Ref) -> FieldRef | ArrayRef | None:
         """Return the memory of the gradient (or tangent) of primal memory, None if there is none."""
         if isinstance(ref, ArrayRef) and ref.role == "primal":
             decl = self.primal.kernel.args[ref.arg]
@@ -247,7 +251,7 @@ class SpecializedDerivative:
         else:
             report(self._target, f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
-    def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
+    def launch(self, packer: Packer, returned: object, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
         if self.written:
@@ -260,10 +264,10 @@ class SpecializedDerivative:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
-    def prepare(self, args: Sequence[Any], packer: Packer) -> None:
+    def prepare(self, args: Sequence[object], packer: Packer) -> None:
         """Have compiled code do launches like the last one, which had these arguments."""
 
-        def record(args: Sequence[Any], into: Any) -> None:
+        def record(args: Sequence[object], into: StepRecorder) -> None:
             if self.written:  # whether arrays share memory was found out for these
                 into.keep_arrays()
             self.primal.record(args, into)
@@ -284,14 +288,13 @@ class SpecializedDerivative:
         return memory_plan(self.label, variant.derivative, variant.plan.compiled, forecast)
 
     @one_at_a_time
-    def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
+    def access_check(self) -> tuple[LaunchPlan | None, Sequence[FieldRef | ArrayRef]]:
         """Return the primal with checks of the rule of global data access, and the memory that it has marks for; see `checking`."""
         if self._access_check is None:
             session = self._session
             kernel, marked = checking(self.primal.kernel, self.shadow, session.device.caps, session.compile_options)
             self._access_check = (session.prepare(kernel) if marked else None, marked)
-        check: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
-        return check
+        return self._access_check
 
     def saved_nbytes(self, packer: Packer) -> Iterator[int]:
         """Yield the bytes of the saved-value buffers of a launch, as far as the host knows them before."""
@@ -302,14 +305,19 @@ class SpecializedDerivative:
                 yield math.prod([n if n > 0 else 0 for n in known]) * ref.dtype.size
 
     @one_at_a_time
-    def _prepare_saving(self, saving: Any) -> Any:
+    def _prepare_saving(self, saving: Saving) -> tuple[LaunchPlan, LaunchPlan | None]:
         if self._saving is None:
-            self._saving = [None if kernel is None else self._session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
+            counting = None if saving.counting is None else self._session.prepare(saving.counting)
+            self._saving = self._session.prepare(saving.kernel), counting
         return self._saving
 
     def launch_saving(
-        self, packer: Packer, drawn: int | None, scratch: Callable[..., Any], kept: AbstractContextManager[None]
-    ) -> tuple[Any, int | None, list[Any]]:
+        self,
+        packer: Packer,
+        drawn: int | None,
+        scratch: Callable[[DType, tuple[int, ...], Loc | None], Place],
+        kept: AbstractContextManager[None],
+    ) -> tuple[tuple[Scalar, ...] | None, int | None, list[Place]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
         the line for errors. ``kept``: a block after which memory holds what it held, of all that the primal writes."""
@@ -318,11 +326,12 @@ class SpecializedDerivative:
         assert saving is not None
         plan, counting = self._saving or self._prepare_saving(saving)
         number = self._session.launcher.next_number() if drawn is None else drawn
-        counts: Sequence[int] = ()
+        counts: Sequence[Scalar] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             with kept if saving.counting_writes else contextlib.nullcontext():
-                counts = counting.launch(packer, drawn=number)
+                assert counting is not None
+                counts = counting.launch(packer, drawn=number) or ()
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
@@ -368,16 +377,19 @@ class SpecializedDerivative:
         self._put_returned(packer, UNFOLLOWED)
 
 
-def _role(op: Any) -> str:
+def _role(op: Op) -> str:
     """Return the role of the outer memory that an operation names."""
     ref = ref_of(op)
     return ref.role if isinstance(ref, (FieldRef, ArrayRef)) else ""
 
 
-def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:
+def _leaves(returns: object, value: object, label: str) -> Sequence[float]:
     """Return the scalars of an adjoint that is shaped like the value that a kernel returns."""
     try:
-        entries = returns.leaves_of(value) if isinstance(returns, AggregateType) else [value]
-        return [float(entry) for entry in entries]
+        if isinstance(returns, AggregateType):
+            return [float(entry) for entry in returns.leaves_of(value)]
+        if isinstance(value, SupportsFloat):
+            return [float(value)]
+        raise TypeError
     except TypeError:
         raise SpirogradRuntimeTypeError(f"{label}: `returned=` takes what the kernel returns ({returns}), got {describe(value)}") from None

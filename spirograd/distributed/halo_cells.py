@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from spirograd.base.records import dataclass
 from spirograd.distributed.regions import Region
 
-Cells = np.ndarray[Any, np.dtype[np.int32]]
+Cells = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 Part = tuple[int, int, int]  # the other process, and the first and end position of its message in a table
 
 

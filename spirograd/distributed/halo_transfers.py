@@ -14,20 +14,22 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.tracebacks import user_location
 from spirograd.distributed import halo_kernels, open_transfers, world
-from spirograd.distributed.halo_cells import HaloCells, Part, by_cell
+from spirograd.distributed.halo_cells import Cells, HaloCells, Part, by_cell
 from spirograd.distributed.message_memory import MessageMemory
 from spirograd.distributed.recorded_calls import recorded, tape_of
 from spirograd.distributed.transport import Message
-from spirograd.lang.data.ndarray import MatrixNdarray, ScalarNdarray, element_ndarray
+from spirograd.lang.data.field import MatrixField
+from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, element_ndarray
 from spirograd.lang.matrix import Vector
 
 
@@ -41,13 +43,13 @@ class Tables:
         self.starts, self.positions = _numbers(starts), _numbers(positions)
 
 
-def _indices(cells: Any) -> MatrixNdarray:
+def _indices(cells: Cells) -> MatrixNdarray:
     copy = Vector.ndarray(cells.shape[1], i32, len(cells))
     copy.from_numpy(cells)
     return copy
 
 
-def _numbers(numbers: Any) -> ScalarNdarray:
+def _numbers(numbers: Cells) -> ScalarNdarray:
     copy = ScalarNdarray(i32, len(numbers))
     copy.from_numpy(numbers)
     return copy
@@ -57,7 +59,7 @@ class Lane:
     """The messages of one field or ndarray in one direction, outgoing and incoming. ``busy``: the transfer in progress; ``number``:
     identifies the messages of this memory and direction, and is the same on all processes."""
 
-    def __init__(self, memory: Any, tables: Tables, spreads: bool) -> None:
+    def __init__(self, memory: FieldOrArray, tables: Tables, spreads: bool) -> None:
         self.tables = tables
         self.busy: Transfer | None = None
         transport = world.transport()
@@ -68,27 +70,28 @@ class Lane:
         self.out, self.into = MessageMemory(_like(memory, out)), MessageMemory(_like(memory, into))
 
 
-def _like(memory: Any, length: int) -> ScalarNdarray | MatrixNdarray:
+def _like(memory: FieldOrArray, length: int) -> ScalarNdarray | MatrixNdarray:
     """Return an array of ``length`` elements of the type of ``memory``."""
     if not memory.element_shape:
         return ScalarNdarray(memory.dtype, length)
+    assert isinstance(memory, (MatrixField, Ndarray)) and memory._build is not None
     return element_ndarray(memory.element_shape, memory.dtype, memory._build, length)
 
 
-def _spread_out(memory: object, lane: Lane) -> None:
+def _spread_out(memory: FieldOrArray, lane: Lane) -> None:
     halo_kernels.copy_out(memory, lane.tables.owned, lane.out.array, len(lane.tables.cells.owned))
 
 
-def _spread_in(memory: object, lane: Lane) -> None:
+def _spread_in(memory: FieldOrArray, lane: Lane) -> None:
     cells = lane.tables.cells
     halo_kernels.copy_in(memory, lane.tables.halo, lane.out.array, lane.into.array, len(cells.halo), cells.kept)
 
 
-def _collect_out(memory: object, lane: Lane) -> None:
+def _collect_out(memory: FieldOrArray, lane: Lane) -> None:
     halo_kernels.move_out(memory, lane.tables.halo, lane.out.array, len(lane.tables.cells.halo))
 
 
-def _collect_in(memory: object, lane: Lane) -> None:
+def _collect_in(memory: FieldOrArray, lane: Lane) -> None:
     tables, out, into = lane.tables, lane.out.array, lane.into.array
     count = tables.unique.shape[0]
     halo_kernels.add_in(memory, tables.unique, tables.starts, tables.positions, out, into, count, tables.cells.kept)
@@ -99,8 +102,8 @@ class Movement(NamedTuple):
 
     name: str
     spreads: bool
-    take: Callable[[Any, Lane], None]
-    put: Callable[[object, Lane], None]
+    take: Callable[[FieldOrArray, Lane], None]
+    put: Callable[[FieldOrArray, Lane], None]
 
     def parts(self, cells: HaloCells) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
         """Return the messages to and from other processes."""
@@ -111,7 +114,7 @@ SPREAD = Movement("a halo exchange", True, _spread_out, _spread_in)
 COLLECT = Movement("a sum of halos", False, _collect_out, _collect_in)
 
 
-Moved = tuple[Any, Lane]  # a field or ndarray, and its messages
+Moved = tuple[FieldOrArray, Lane]  # a field or ndarray, and its messages
 
 
 class Transfer:

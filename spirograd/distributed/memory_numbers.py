@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any
 
 _texts: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 _made = itertools.count()
 _used = itertools.count()
 
 
-def made(memory: Any) -> None:
+def made(memory: object) -> None:
     """Number memory that a partition has just made: a field, the members of a field of structs, or an ndarray."""
     for member in getattr(memory, "members", {"": memory}).values():
         _texts[member] = f"number {next(_made)} of those that partitions made"

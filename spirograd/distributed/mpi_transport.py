@@ -8,13 +8,17 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.distributed.transport import Message, Transport, TransportFailure
+from spirograd.distributed.transport import Message, T, Transport, TransportFailure
+
+if TYPE_CHECKING:
+    from spirograd.distributed.transport import Payload
 
 _SPINS = 200  # polls before the process yields its processor
 # Pending requests with the arrays of their messages, to which MPI writes even after an error or the end of the session.
@@ -53,14 +57,14 @@ class MpiTransport(Transport):
     def abandon(self) -> None:
         """Do nothing: messages are on the host."""
 
-    def all_reduce(self, array: object, op: str) -> None:
+    def all_reduce(self, array: Payload, op: str) -> None:
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
         self._wait([self._world.Iallreduce(self._mpi.IN_PLACE, array, operation)])
 
-    def broadcast(self, array: object) -> None:
+    def broadcast(self, array: Payload) -> None:
         self._wait([self._world.Ibcast([_octets(array), self._mpi.BYTE], root=0)])
 
-    def all_gather(self, value: object) -> list[Any]:
+    def all_gather(self, value: T) -> list[T]:
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
         lengths = np.empty(self.size, np.int64)
         self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
@@ -95,14 +99,16 @@ class MpiTransport(Transport):
         self._mpi.COMM_WORLD.Abort(1)
 
 
-def _octets(array: Any) -> Any:
+def _octets(array: Payload) -> Array:
+    assert isinstance(array, np.ndarray)  # messages are on the host
     return array.reshape(-1).view(np.uint8)
 
 
-def _mpi() -> Any:
+def _mpi() -> ModuleType:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         problem = f"processes started by mpirun communicate through the package mpi4py, which cannot be used: {error}"
         raise SpirogradRuntimeError(render(problem, None, "`pip install 'spirograd[mpi]'` installs it; it needs an MPI library")) from None
-    return MPI
+    module: ModuleType = MPI  # which has no types
+    return module

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
@@ -90,7 +91,7 @@ class Partition(NearNames):
 
     # --- memory ----------------------------------------------------------------------------------------------------------------
 
-    def field(self, dtype: Any, needs_grad: bool = False, name: str = "") -> Any:
+    def field(self, dtype: object, needs_grad: bool = False, name: str = "") -> Any:
         """Return a field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those
         of the domain: the block has those in `owned`, and the halo those before and after it, also at the ends of the domain. All processes
         must make fields and ndarrays of partitions in the same order, which identifies them."""
@@ -105,7 +106,7 @@ class Partition(NearNames):
         memory_numbers.made(memory)
         return memory
 
-    def to_numpy(self, memory: Any) -> Array:
+    def to_numpy(self, memory: FieldOrArray) -> Array:
         """Return the contents of ``memory``, a field or ndarray, in the whole domain, on every process, without halos outside of it. Raises
         SpirogradValueError on all of them if they pass different memory."""
         what = "`Partition.to_numpy`"
@@ -117,7 +118,7 @@ class Partition(NearNames):
             out[self.block_of(rank).slices_from((0,) * len(self.shape))] = block
         return out
 
-    def from_numpy(self, memory: Any, array: Any) -> None:
+    def from_numpy(self, memory: FieldOrArray, array: object) -> None:
         """Set the cells of ``memory`` on this process from an ``array`` of the whole domain, including halos inside of the domain. Does not
         wait for other processes. Raises SpirogradValueError if the array has another shape."""
         self.check(memory)
@@ -135,7 +136,7 @@ class Partition(NearNames):
 
     # --- halos -----------------------------------------------------------------------------------------------------------------
 
-    def exchange(self, *memories: object) -> None:
+    def exchange(self, *memories: FieldOrArray) -> None:
         """Set the halos of ``memories``, fields and ndarrays, to the values of their owners. Halos outside of the domain are not changed.
 
         All processes must pass the same memory in the same order. Raises SpirogradTypeError and SpirogradValueError on all of them if one
@@ -143,22 +144,22 @@ class Partition(NearNames):
         """
         self.start(*memories).finish()
 
-    def start(self, *memories: object) -> Pending:
+    def start(self, *memories: FieldOrArray) -> Pending:
         """Begin an `exchange`: ``pending = partition.start(u)``, then kernels that use no halo of ``u``, then ``pending.finish()``.
         ``memories``: as for `exchange`."""
         return self._start(SPREAD, COLLECT, memories)
 
-    def add_halos(self, *memories: object) -> None:
+    def add_halos(self, *memories: FieldOrArray) -> None:
         """Add the contents of halos to the cells of their owners, and set the halos to zero: for kernels that add to cells of other
         processes. Halos outside of the domain are not changed. ``memories`` and errors as for `exchange`."""
         self.start_add(*memories).finish()
 
-    def start_add(self, *memories: object) -> Pending:
+    def start_add(self, *memories: FieldOrArray) -> Pending:
         """Begin `add_halos`, as `start` begins an `exchange`. Until it is finished, kernels must not add to cells of halos. ``memories``:
         as for `exchange`."""
         return self._start(COLLECT, SPREAD, memories)
 
-    def _start(self, movement: Movement, back: Movement, memories: Sequence[Any]) -> Pending:
+    def _start(self, movement: Movement, back: Movement, memories: Sequence[FieldOrArray]) -> Pending:
         open_transfers.check()
         self._agree(movement, memories)
         moved = [(memory, self._lane(memory, movement)) for memory in memories]
@@ -168,7 +169,7 @@ class Partition(NearNames):
 
         return Pending(movement, moved, back, moved_back)
 
-    def _agree(self, movement: Movement, memories: Sequence[object]) -> None:
+    def _agree(self, movement: Movement, memories: Sequence[FieldOrArray]) -> None:
         """Compare the memory of all processes at its first transfer, in debug mode at each."""
         if context.session() is not self._session:
             self._session, self._tables, self._agreed = context.session(), {}, set()
@@ -182,12 +183,12 @@ class Partition(NearNames):
             for memory in memories:  # an `id` may be reused
                 weakref.finalize(memory, self._agreed.discard, key)
 
-    def _compare(self, what: str, memories: Sequence[object]) -> None:
+    def _compare(self, what: str, memories: Sequence[FieldOrArray]) -> None:
         """Raise on all processes if one passes other memory to ``what``, or memory that does not fit."""
         world.alike(what, lambda: self._kinds(memories), f"the memory of {what}")
         memory_numbers.used(*memories)
 
-    def _kinds(self, memories: Sequence[Any]) -> str:
+    def _kinds(self, memories: Sequence[FieldOrArray]) -> str:
         """Return the description of fitting memory that must be the same on all processes."""
         self.check(*memories)
         kinds = [
@@ -196,7 +197,7 @@ class Partition(NearNames):
         ]
         return f"{kinds} in {self._described()}"
 
-    def check(self, *memories: object) -> None:
+    def check(self, *memories: FieldOrArray) -> None:
         """Raise SpirogradTypeError or SpirogradValueError unless ``memories`` are fields and ndarrays over the block of this process."""
         if not memories:
             raise SpirogradTypeError("a halo exchange needs a field or an ndarray")
@@ -213,7 +214,7 @@ class Partition(NearNames):
         if len({id(memory) for memory in memories}) != len(memories):
             raise SpirogradValueError("a halo exchange names the same memory twice")
 
-    def _lane(self, memory: object, movement: Movement) -> Lane:
+    def _lane(self, memory: FieldOrArray, movement: Movement) -> Lane:
         lanes = self._lanes.setdefault(memory, {})
         if movement.name not in lanes:
             origin = tuple(getattr(memory, "origin", ())) or (0,) * len(self.shape)
@@ -224,15 +225,16 @@ class Partition(NearNames):
         return lanes[movement.name]
 
 
-def _integers(value: Any, count: int | None, wanted: str, least: int, repeats: bool = True) -> tuple[int, ...]:
+def _integers(value: object, count: int | None, wanted: str, least: int, repeats: bool = True) -> tuple[int, ...]:
     """Convert a sequence of ``count`` numbers (None: one to three), or one number, to a tuple. ``repeats``: whether one number is used for
     all axes."""
     several = isinstance(value, (list, tuple, np.ndarray))
-    numbers = tuple(value) if several else (value,) * ((count or 1) if repeats else 1)
+    numbers: tuple[object, ...] = tuple(value) if isinstance(value, Iterable) and several else (value,) * ((count or 1) if repeats else 1)
     fits = len(numbers) == count if count else 1 <= len(numbers) <= 3
-    if not fits or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= least for n in numbers):
+    integers = [int(n) for n in numbers if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= least]
+    if not fits or len(integers) != len(numbers):
         raise SpirogradValueError(f"{wanted}, not {value!r}")
-    return tuple(int(n) for n in numbers)
+    return tuple(integers)
 
 
 def _grid_of(shape: tuple[int, ...], processes: object, halo: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.ad.forward_mode import FwdMode
+from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.recorder import R
 from spirograd.lang import context
 
 
@@ -24,7 +25,7 @@ def tape_of(what: str) -> Tape | None:
     return recorder
 
 
-def recorded(tape: Tape | None, function: Callable[[], Any], reverse: Callable[[], None], memories: Sequence[Any], what: str) -> Any:
+def recorded(tape: Tape | None, function: Callable[[], R], reverse: Callable[[], None], memories: Sequence[FieldOrArray], what: str) -> R:
     """Run ``function``; ``reverse`` is its derivative. ``memories``: the memory that it reads."""
     if tape is None:
         return function()

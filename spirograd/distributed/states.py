@@ -14,12 +14,13 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeGuard
 
 import numpy as np
 
+from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.base.errors import (
     SpirogradDamagedError,
     SpirogradError,
@@ -37,6 +38,29 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.runtime.typed_decoding import Damage, loads
 
 _FORMAT = 1
+
+
+class Kind(TypedDict):
+    """The types of a memory's elements."""
+
+    dtype: str
+    element_shape: list[int]
+
+
+class State(TypedDict):
+    """The contents of ``state.json``."""
+
+    format: int
+    number: int
+    shape: Sequence[int]
+    halo: Sequence[int]
+    periodic: Sequence[bool]
+    blocks: Sequence[Region]
+    memories: dict[str, Kind]
+    replicated: dict[str, Kind]
+    values: dict[str, object]
+
+
 # Errors of file systems that cannot flush folders, and of folders that this user may write to and not read.
 _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES)
 
@@ -44,8 +68,8 @@ _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES)
 def save(
     folder: str | os.PathLike[str],
     partition: Partition,
-    memories: Mapping[str, object],
-    replicated: Mapping[str, object] | None = None,
+    memories: Mapping[str, FieldOrArray],
+    replicated: Mapping[str, FieldOrArray] | None = None,
     values: Mapping[str, object] | None = None,
 ) -> None:
     """Write a state to ``folder``, which all processes share, and replace the one that is there.
@@ -61,7 +85,7 @@ def save(
     number = max(world.gathered("`save`", mine))  # a network file system may show the previous state to some
     target = path / str(number)
     world.together("`save`", lambda: _write_blocks(target, partition, memories))
-    manifest = {
+    manifest: State = {
         "format": _FORMAT,
         "number": number,
         "shape": partition.shape,
@@ -78,9 +102,9 @@ def save(
 def load(
     folder: str | os.PathLike[str],
     partition: Partition,
-    memories: Mapping[str, Any],
-    replicated: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    memories: Mapping[str, FieldOrArray],
+    replicated: Mapping[str, FieldOrArray] | None = None,
+) -> dict[str, object]:
     """Read the state that `save` wrote to ``folder``, on any number of processes: set ``memories`` and ``replicated``, which have the names
     that they had there, and return ``values``.
 
@@ -95,11 +119,17 @@ def load(
         memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
     for name, memory in (replicated or {}).items():
         memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy", memory)))
-    values: dict[str, Any] = manifest["values"]
-    return values
+    return manifest["values"]
 
 
-def _compare(what: str, path: Path, partition: Partition, memories: Any, replicated: Any, number: int | None) -> None:
+def _compare(
+    what: str,
+    path: Path,
+    partition: Partition,
+    memories: Mapping[str, FieldOrArray],
+    replicated: Mapping[str, FieldOrArray],
+    number: int | None,
+) -> None:
     """Raise on all processes if they call with different folders, memory or states."""
     named = [
         (f"{group}.{name}", memory)
@@ -122,7 +152,7 @@ def _compare(what: str, path: Path, partition: Partition, memories: Any, replica
 # --- writing -------------------------------------------------------------------------------------------------------------------
 
 
-def _next_number(path: Path, memories: Mapping[str, object], replicated: Mapping[str, object], partition: Partition) -> int:
+def _next_number(path: Path, memories: Mapping[str, FieldOrArray], replicated: Mapping[str, FieldOrArray], partition: Partition) -> int:
     """Check the arguments, and return the number of the new state."""
     for name in (*memories, *replicated):
         if not isinstance(name, str) or not name.isidentifier():
@@ -136,10 +166,10 @@ def _next_number(path: Path, memories: Mapping[str, object], replicated: Mapping
     manifest = path / "state.json"
     if not manifest.exists():
         return 0
-    return int(_manifest(path)["number"]) + 1
+    return _manifest(path)["number"] + 1
 
 
-def _kind(memory: object) -> dict[str, Any]:
+def _kind(memory: object) -> Kind:
     if not isinstance(memory, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"a saved state has fields and ndarrays, not {type(memory).__name__}")
     return {"dtype": str(memory.dtype), "element_shape": list(memory.element_shape)}
@@ -153,7 +183,7 @@ def _stored(partition: Partition, rank: int) -> Region:
     )
 
 
-def _write_blocks(target: Path, partition: Partition, memories: Mapping[str, Any]) -> None:
+def _write_blocks(target: Path, partition: Partition, memories: Mapping[str, FieldOrArray]) -> None:
     region = _stored(partition, world.rank())
     with _disk():
         new = [folder for folder in (target, *target.parents) if not folder.exists()]
@@ -168,7 +198,7 @@ def _block_file(target: Path, name: str, rank: int) -> Path:
     return target / f"{name}-{rank}.npy"
 
 
-def _commit(path: Path, target: Path, manifest: dict[str, Any], replicated: Mapping[str, Any]) -> None:
+def _commit(path: Path, target: Path, manifest: State, replicated: Mapping[str, FieldOrArray]) -> None:
     with _disk():
         for name, memory in replicated.items():
             _write(target / f"{name}.npy", memory.to_numpy())
@@ -227,7 +257,7 @@ def _disk() -> Iterator[None]:
 # --- reading -------------------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, partition: Partition, memories: Mapping[str, object], replicated: Mapping[str, object]) -> dict[str, Any]:
+def _read(path: Path, partition: Partition, memories: Mapping[str, FieldOrArray], replicated: Mapping[str, FieldOrArray]) -> State:
     """Check ``state.json``, and return its contents."""
     with _disk():
         if not (path / "state.json").exists():
@@ -242,27 +272,27 @@ def _read(path: Path, partition: Partition, memories: Mapping[str, object], repl
     ):
         if mine != saved:
             raise SpirogradValueError(f"the {what} {saved} in the state in {path}, and {mine} in this partition")
-    for kind, wanted in (("memories", memories), ("replicated", replicated)):
+    for kind, saved_kinds, wanted in (("memories", state["memories"], memories), ("replicated", state["replicated"], replicated)):
         for name, memory in wanted.items():
-            if name not in state[kind]:
+            if name not in saved_kinds:
                 raise SpirogradValueError(
-                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(state[kind]) or 'none'}"
+                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(saved_kinds) or 'none'}"
                 )
-            if state[kind][name] != _kind(memory):
-                raise SpirogradValueError(f"`{name}` in the state in {path} is {state[kind][name]}, and here {_kind(memory)}")
+            if saved_kinds[name] != _kind(memory):
+                raise SpirogradValueError(f"`{name}` in the state in {path} is {saved_kinds[name]}, and here {_kind(memory)}")
     for memory in memories.values():
         partition.check(memory)
     return state
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> State:
     """Return the contents of ``state.json``. Raises SpirogradDamagedError unless all values have the types and lengths that `save`
     writes."""
     file = path / "state.json"
     with _disk():
         data = file.read_bytes()
     try:
-        state = loads(data, nan=True)  # `values` may have some
+        state: State = loads(data, nan=True)  # `values` may have some
         if not isinstance(state, dict) or type(state.get("format")) is not int:
             raise Damage("is missing", "format")
         if state["format"] != _FORMAT:
@@ -280,16 +310,16 @@ def _manifest(path: Path) -> dict[str, Any]:
     return state
 
 
-def _is_number(value: object) -> bool:
-    return type(value) is int and -_LARGEST <= value <= _LARGEST
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
 
 
 def _list_of(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(is_right(one) for one in value)
 
 
-def _is_range(value: Any) -> bool:
-    return _list_of(_is_number)(value) and len(value) == 2 and value[0] <= value[1]
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and _list_of(_is_number)(value) and len(value) == 2 and value[0] <= value[1]
 
 
 def _are_memories(value: object) -> bool:
@@ -305,7 +335,7 @@ def _are_memories(value: object) -> bool:
 
 
 _LARGEST = 1 << 62
-_FIELDS: dict[str, Callable[[Any], bool]] = {
+_FIELDS: dict[str, Callable[[object], bool]] = {
     "number": lambda value: _is_number(value) and value >= 0,
     "shape": _list_of(_is_number),
     "halo": _list_of(_is_number),
@@ -317,7 +347,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _loaded(path: Path, memory: Any) -> Array:
+def _loaded(path: Path, memory: FieldOrArray) -> Array:
     return _array(path, memory.to_numpy())
 
 
@@ -336,7 +366,7 @@ def _array(path: Path, like: Array, shape: tuple[int, ...] | None = None) -> Arr
     return contents
 
 
-def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: str, memory: Any) -> Array:
+def _gathered(path: Path, manifest: State, partition: Partition, name: str, memory: FieldOrArray) -> Array:
     """Return the contents of a memory on this process, including its halo, from the files that contain them. In a periodic domain, the halo
     at one end has the cells of the other."""
     local = memory.to_numpy()
@@ -351,4 +381,4 @@ def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: 
                     shape = (*(end - first for first, end in bounds), *local.shape[len(partition.shape) :])
                     block = _array(_block_file(path / str(manifest["number"]), name, number), local, shape)
                     local[common.slices_from(partition.origin)] = block[common.slices_from([first for first, _ in stored])]
-    return local  # type: ignore[no-any-return]
+    return local

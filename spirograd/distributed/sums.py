@@ -8,10 +8,11 @@ other (M. Shoeybi et al.: Megatron-LM, 2019, calls them g and f), and `all_reduc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.base.dtypes import f32, f64, i32, i64
 from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
 from spirograd.distributed import memory_numbers, world
@@ -20,11 +21,14 @@ from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
+if TYPE_CHECKING:
+    from spirograd.distributed.transport import Payload
+
 _TYPES = (f32, f64, i32, i64)
 _OPERATIONS = ("add", "min", "max")
 
 
-def all_reduce(memory: Any, op: str = "add") -> None:
+def all_reduce(memory: FieldOrArray, op: str = "add") -> None:
     """Replace each element of ``memory``, a field or an ndarray, by its sum over all processes, or by ``op``: "add", "min", "max".
 
     The result has the same bits on every process. A tape differentiates sums: the gradient on each process becomes the sum of the gradients
@@ -40,7 +44,7 @@ def all_reduce(memory: Any, op: str = "add") -> None:
     _run("all_reduce", memory, lambda: _reduce(memory, op), lambda: _reduce(memory.grad, "add"))
 
 
-def total(loss: object) -> None:
+def total(loss: FieldOrArray) -> None:
     """Replace the ``loss`` of each process, a field or an ndarray, by the sum over all processes: the loss of the program.
 
     Call it last in a tape. All processes start the reverse pass from 1 for the same number, so its gradient is passed on unchanged. Errors
@@ -49,7 +53,7 @@ def total(loss: object) -> None:
     _run("total", loss, lambda: _reduce(loss, "add"), lambda: None)
 
 
-def replicate(memory: Any) -> None:
+def replicate(memory: FieldOrArray) -> None:
     """Copy the values of process 0 in ``memory``, a field or an ndarray such as parameters, to all processes.
 
     In the reverse pass, its gradient becomes the sum over all processes, on each of them: the gradient with respect to the replicated
@@ -62,7 +66,7 @@ def _has_grad(memory: object) -> bool:
     return isinstance(memory, (ScalarField, Ndarray)) and memory.has_grad()
 
 
-def _run(name: str, memory: Any, function: Callable[[], None], reverse: Callable[[], None]) -> None:
+def _run(name: str, memory: FieldOrArray, function: Callable[[], None], reverse: Callable[[], None]) -> None:
     what = f"`sg.distributed.{name}`"
     tape = tape_of(what)
     world.alike(what, lambda: _described(memory, what), f"the memory of {what}")
@@ -90,21 +94,24 @@ def _described(memory: object, what: str) -> str:
     return f"{kind}, {memory_numbers.described(memory)}"
 
 
-def _reduce(memory: object, op: str) -> None:
+def _reduce(memory: FieldOrArray, op: str) -> None:
     _transform(memory, lambda array: world.transport().all_reduce(array, op), "a sum over processes")
 
 
-def _broadcast(memory: object) -> None:
+def _broadcast(memory: FieldOrArray) -> None:
     _transform(memory, lambda array: world.transport().broadcast(array), "a copy from process 0")
 
 
-def _transform(memory: Any, change: Callable[[object], None], what: str) -> None:
+def _transform(memory: FieldOrArray, change: Callable[[Payload], None], what: str) -> None:
     """Apply an operation of the transport to the contents: in a tensor on the GPU if it takes them, else in an array on the host."""
     transport = world.transport()
     if transport.size == 1 or not memory.view.count:
         return
+    put: Callable[[Payload], None]
+    contents: Payload
     if transport.takes_gpu:
-        contents, put = memory.to_torch(device="cuda").contiguous(), memory.from_torch
+        tensor = memory.to_torch(device="cuda").contiguous()
+        contents, put = tensor, lambda _: memory.from_torch(tensor)
     else:  # fields of different layouts give arrays with different strides
         contents, put = np.asarray(memory.to_numpy(), order="C"), memory.from_numpy
     with world.waiting(what):

@@ -9,13 +9,19 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.distributed.launchers import Place
-from spirograd.distributed.transport import Message, Transport, TransportFailure
+from spirograd.distributed.launchers import ProcessPlace
+from spirograd.distributed.transport import Message, T, Transport, TransportFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from spirograd.distributed.transport import Payload
 
 _NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # parts of gloo's messages to remove: where they are raised, and guesses
 
@@ -30,7 +36,7 @@ class TorchTransport(Transport):
     name = "torch"
     tags = 1 << 31
 
-    def __init__(self, place: Place, timeout: float) -> None:
+    def __init__(self, place: ProcessPlace, timeout: float) -> None:
         super().__init__(timeout)
         torch = _torch()
         self._torch, self._dist = torch, torch.distributed
@@ -40,7 +46,7 @@ class TorchTransport(Transport):
                 joining = timedelta(seconds=max(timeout, _JOINING))
                 self._dist.init_process_group("gloo", rank=place.rank, world_size=place.size, timeout=joining)
             self._host = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-        self._gpu: Any = None
+        self._gpu: ProcessGroup | None = None
         self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
 
     def gpu(self, ordinal: int) -> str | None:
@@ -80,19 +86,19 @@ class TorchTransport(Transport):
 
         return wait
 
-    def all_reduce(self, array: object, op: str) -> None:
+    def all_reduce(self, array: Payload, op: str) -> None:
         operations = self._dist.ReduceOp
         tensor, group = self._tensor(array)
         with _failures():
             self._dist.all_reduce(tensor, {"add": operations.SUM, "min": operations.MIN, "max": operations.MAX}[op], group)
 
-    def broadcast(self, array: object) -> None:
+    def broadcast(self, array: Payload) -> None:
         tensor, group = self._octets(array)
         with _failures():
             self._dist.broadcast(tensor, 0, group)
 
-    def all_gather(self, value: object) -> list[Any]:
-        gathered: list[object] = [None] * self.size
+    def all_gather(self, value: T) -> list[T]:
+        gathered = [value] * self.size
         with _failures():
             self._dist.all_gather_object(gathered, value, self._host)
         return gathered
@@ -103,12 +109,12 @@ class TorchTransport(Transport):
             for group in filter(None, (self._gpu, self._host)):
                 self._dist.destroy_process_group(group)
 
-    def _tensor(self, array: object) -> tuple[object, object]:
+    def _tensor(self, array: Payload) -> tuple[Tensor, ProcessGroup | None]:
         if isinstance(array, np.ndarray):
             return self._torch.from_numpy(array), self._host
         return array, self._gpu
 
-    def _octets(self, array: Any) -> tuple[Any, Any]:
+    def _octets(self, array: Payload) -> tuple[Tensor, ProcessGroup | None]:
         """Return the bytes of an array of any type."""
         if isinstance(array, np.ndarray):
             return self._torch.from_numpy(array.reshape(-1).view(np.uint8)), self._host

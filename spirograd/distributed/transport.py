@@ -9,11 +9,20 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar, Union
+
+from spirograd.base.arrays import Array
+
+if TYPE_CHECKING:
+    import torch
+
+    Payload = Union[Array, torch.Tensor]  # an array of the host, or a tensor on a GPU
+
+T = TypeVar("T")
 
 _NUMBERS = 1 << 10  # exchanges that tags distinguish: a process cannot begin this many before its neighbours have begun the first
 
-Message = tuple[int, Any]  # the other process, and the memory that is sent to it or received from it
+Message = tuple[int, "Payload"]  # the other process, and the memory that is sent to it or received from it
 
 
 class TransportFailure(Exception):
@@ -65,15 +74,15 @@ class Transport(ABC):
         return moved * _NUMBERS + self.exchanges % _NUMBERS
 
     @abstractmethod
-    def all_reduce(self, array: object, op: str) -> None:
+    def all_reduce(self, array: Payload, op: str) -> None:
         """Replace an array of f32, f64, i32 or i64 by the sum ("add"), "min" or "max" over all processes, with the same bits on each."""
 
     @abstractmethod
-    def broadcast(self, array: object) -> None:
+    def broadcast(self, array: Payload) -> None:
         """Replace an array by that of process 0."""
 
     @abstractmethod
-    def all_gather(self, value: object) -> list[Any]:
+    def all_gather(self, value: T) -> list[T]:
         """Return the values that all processes pass, by rank; they must be picklable."""
 
     @abstractmethod
@@ -91,13 +100,13 @@ class SingleProcess(Transport):
     def abandon(self) -> None:
         """Do nothing: there are no messages."""
 
-    def all_reduce(self, array: object, op: str) -> None:
+    def all_reduce(self, array: Payload, op: str) -> None:
         """Do nothing: a single array is its own sum."""
 
-    def broadcast(self, array: object) -> None:
+    def broadcast(self, array: Payload) -> None:
         """Do nothing: the array is that of process 0."""
 
-    def all_gather(self, value: object) -> list[Any]:
+    def all_gather(self, value: T) -> list[T]:
         return [value]
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from spirograd import api
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.distributed import launchers, memory_numbers, open_transfers
-from spirograd.distributed.launchers import Place
+from spirograd.distributed.launchers import ProcessPlace
 from spirograd.distributed.mpi_transport import MpiTransport
 from spirograd.distributed.torch_transport import TorchTransport
 from spirograd.distributed.transport import SingleProcess, Transport, TransportFailure
@@ -27,7 +27,7 @@ logger = logging.getLogger("spirograd")
 T = TypeVar("T")
 
 # Transports by the name that `init` takes.
-_TRANSPORTS: dict[str, Callable[[Place, float], Transport]] = {
+_TRANSPORTS: dict[str, Callable[[ProcessPlace, float], Transport]] = {
     "single": lambda place, timeout: SingleProcess(timeout),
     "torch": TorchTransport,
     "mpi": lambda place, timeout: MpiTransport(timeout),
@@ -82,7 +82,7 @@ def init(
     _use_gpu(_transport)
 
 
-def _has_several(arch: Any) -> bool:
+def _has_several(arch: str | Sequence[str] | None) -> bool:
     """Return whether a back end may have several devices. Processes on the CPU share one."""
     wanted = knobs.get("SG_ARCH") or arch or api.cpu
     return any(name not in (api.cpu, api.interpreter, api.python) for name in ([wanted] if isinstance(wanted, str) else wanted))
@@ -165,7 +165,7 @@ def waiting(what: str, begun: bool = False) -> Iterator[None]:
         raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
 
 
-def gathered(what: str, value: object) -> list[Any]:
+def gathered(what: str, value: T) -> list[T]:
     """What all processes pass, by rank: values that can be pickled."""
     with waiting(what):
         return transport().all_gather(value)
@@ -205,7 +205,6 @@ def _compared(what: str, function: Callable[[], T], of: Callable[[object], objec
     """Compare the processes by one sum of five numbers, which shows whether all are in ``what`` without errors; only if not, gather
     texts."""
     error: BaseException | None = None
-    result: Any = None
     digest = 0
     try:
         result = function()
@@ -230,7 +229,7 @@ def _compared(what: str, function: Callable[[], T], of: Callable[[object], objec
         raise SpirogradRuntimeError(render(problem, None, "all processes exchange the same memory in the same order, also after errors"))
     if facts[1] != -facts[2]:
         _raise_difference(what, of(result), compared)
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def _raise_difference(what: str, value: object, compared: str) -> None:

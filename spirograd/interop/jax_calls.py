@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.ad.thread_tapes import is_any_open
 from spirograd.base.errors import SpirogradRuntimeError
@@ -13,7 +13,12 @@ from spirograd.base.once import once_in_process
 from spirograd.interop import xla_frames
 from spirograd.interop.jax_kernels import Call
 from spirograd.interop.linearization import Linearization
+from spirograd.interop.xla_frames import Buffer
 from spirograd.lang import context
+from spirograd.lang.data.foreign_buffers import DeviceBuffer
+
+if TYPE_CHECKING:
+    from _ctypes import CFuncPtr
 
 TARGET = "spirograd_kernel"
 
@@ -43,7 +48,7 @@ def number_of(work: Work) -> int:
         return _numbers[work]
 
 
-def run(number: int, given: list[Any], results: list[Any]) -> None:
+def run(number: int, given: list[Buffer], results: list[Buffer]) -> None:
     """Do the work with this number. Called by XLA, on any thread."""
     if number not in _works:
         problem = "a compiled program of JAX calls a kernel that this process has not called: another process compiled it"
@@ -55,20 +60,21 @@ def run(number: int, given: list[Any], results: list[Any]) -> None:
     _WORKS[kind](call, wanted, along, given, results)
 
 
-def _same(given: Sequence[Any], results: Sequence[Any]) -> None:
+def _same(given: Sequence[Buffer], results: Sequence[Buffer]) -> None:
     """Raise unless XLA gave results the memory of the arguments that they alias."""
     for one, other in zip(given, results):
         if one.shape != other.shape or (0 not in one.shape and _address(one) != _address(other)):
             raise SpirogradRuntimeError("XLA did not give a result the memory that it was asked to: use another version of JAX")
 
 
-def _address(buffer: Any) -> int:
-    interface = getattr(buffer, "__cuda_array_interface__", None) or buffer.__array_interface__
-    address: int = interface["data"][0]
+def _address(buffer: Buffer) -> int:
+    if isinstance(buffer, DeviceBuffer):
+        return buffer.__cuda_array_interface__["data"][0]
+    address: int = buffer.__array_interface__["data"][0]
     return address
 
 
-def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[object], results: list[Any]) -> None:
+def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
     """Launch the kernel. Arguments: `Call.names`, then zeros, which are the results."""
     passed, zeros = call.split(given)
     _same(zeros, results)
@@ -77,7 +83,7 @@ def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list
         results[0].set_number(returned)
 
 
-def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[object], results: list[object]) -> None:
+def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
     """Run the gradient. Arguments: `Call.names`, the outputs, the adjoints of active ones, zeros. Results: the adjoints, which the kernel
     uses up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
     passed, outputs, adjoints, zeros = call.split(given, len(call.active_outputs), len(wanted))
@@ -88,7 +94,7 @@ def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: li
     call.function.gradient(values, 1.0)
 
 
-def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[object]]) -> Linearization:
+def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[Buffer]]) -> Linearization:
     """Return a run on copies. ``parts``: `Call.names`, the outputs, others, the directions ``along``."""
     values = call.values(*parts[:2])
     return Linearization(
@@ -96,7 +102,7 @@ def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: 
     )
 
 
-def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
     """Compute tangents. Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
     run = _linearized(call, wanted, along, call.split(given, len(along)))
     run.tangent()
@@ -104,7 +110,7 @@ def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
         result.copy_from(run.copies[name].dual)
 
 
-def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
     """Compute Hessian-vector products. Arguments: `Call.names`, the outputs, their adjoints, directions. Results: the derivatives of the
     gradients ``wanted``."""
     parts = call.split(given, len(call.active_outputs), len(along))
@@ -114,11 +120,16 @@ def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
         result.copy_from(run.copies[name].grad.dual)
 
 
-_WORKS: dict[str, Callable[..., None]] = {"launch": _launch, "gradient": _gradient, "tangent": _tangent, "hessian": _hessian}
+_WORKS: dict[str, Callable[[Call, Sequence[str], Sequence[str], list[Buffer], list[Buffer]], None]] = {
+    "launch": _launch,
+    "gradient": _gradient,
+    "tangent": _tangent,
+    "hessian": _hessian,
+}
 
 
 @once_in_process
-def register() -> list[Any]:
+def register() -> list[CFuncPtr]:
     """Register the handlers with XLA, once; keep them alive."""
     import jax
 

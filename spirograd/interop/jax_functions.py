@@ -6,18 +6,25 @@ import copy
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.base.python_limits import deep_recursion
 from spirograd.interop.jax_kernels import Call, JaxKernel
 from spirograd.interop.jax_primitives import alike, primitives
+from spirograd.interop.kernel_function import Arguments
 from spirograd.ir.text import to_text
 from spirograd.lang import context
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter
 from spirograd.lang.scalar import describe
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from spirograd.base.arrays import ElementType
 
 
 def jax_function(
@@ -54,15 +61,15 @@ class JaxFunction(JaxKernel):
 
     # --- calls -----------------------------------------------------------------------------------------------------------
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Array | tuple[Array, ...]:
         self.refuse_tapes()
         import jax
 
-        passed: dict[str, Any] = {}
+        passed: dict[str, Array] = {}
         fixed: dict[str, str] = {}
         given = self._given(args, kwargs)
-        parameters: Mapping[str, Any] = self.parameters
-        cells = {name: value.astype(parameters[name].t.np).reshape(1) for name, value in given.items() if self._has_gradient(name, value)}
+        floats = {name: self._float(name, value) for name, value in given.items()}
+        cells = {name: given[name].astype(t.np).reshape(1) for name, t in floats.items() if t is not None}
         if cells:
             return self.with_cells(cells)((), {**given, **cells})
         for name, value in given.items():
@@ -80,7 +87,7 @@ class JaxFunction(JaxKernel):
         results = primitives()["launch"].bind(*alike(jax, [*passed.values()]), call=call, wanted=(), along=())
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _given(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
+    def _given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Arguments:
         names = self.inputs
         given = {**dict(zip(names, args)), **kwargs}
         problem = ""
@@ -96,16 +103,17 @@ class JaxFunction(JaxKernel):
             raise SpirogradTypeError(f"{self.label} {problem}")
         return {name: given[name] for name in names}
 
-    def _has_gradient(self, name: str, value: object) -> bool:
-        """Return whether a number is an array of JAX without axes, to which derivatives can flow: a float of a type that JAX has."""
+    def _float(self, name: str, value: object) -> DType | None:
+        """Return the type of a number that is an array of JAX without axes, to which derivatives can flow: a float of a type that JAX has.
+        None for other values."""
         import jax
 
-        parameter: Any = self.parameters[name]
+        parameter = self.parameters[name]
         if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, jax.Array) or value.shape:
-            return False
-        return parameter.t.size < 8 or bool(jax.config.jax_enable_x64)
+            return None
+        return parameter.t if parameter.t.size < 8 or jax.config.jax_enable_x64 else None
 
-    def _operand(self, name: str, value: Any) -> Any:
+    def _operand(self, name: str, value: Any) -> Array | None:
         """Return the array of JAX that XLA passes; None for what is fixed."""
         import jax
 
@@ -116,7 +124,8 @@ class JaxFunction(JaxKernel):
                 hint = "convert it with `jnp.asarray`"
                 problem = f"{self.label}: argument `{name}` takes an array of JAX or NumPy, got {describe(value)}"
                 raise SpirogradRuntimeTypeError(render(problem, None, hint))
-            return jax.numpy.asarray(value)
+            array: Array = jax.numpy.asarray(value)
+            return array
         if not is_array or isinstance(value, np.ndarray):
             return None
         wanted = () if isinstance(parameter, ScalarParameter) else parameter.t.shape
@@ -126,7 +135,8 @@ class JaxFunction(JaxKernel):
             what = "a number" if wanted == () else f"numbers of shape {tuple(wanted)}"
             problem = f"{self.label}: argument `{name}` takes {what} ({parameter.t}), got an array of {value.dtype} of shape {value.shape}"
             raise SpirogradRuntimeTypeError(problem)
-        return value
+        operand: Array = value
+        return operand
 
     def _fixed(self, name: str, value: object) -> str:
         """Return a text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
@@ -138,7 +148,7 @@ class JaxFunction(JaxKernel):
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text
 
-    def _types(self, given: dict[str, Any]) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+    def _types(self, given: Arguments) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
         """Return the shapes and types of the results."""
         import jax
 
@@ -152,13 +162,13 @@ class JaxFunction(JaxKernel):
             dtypes.append(self._held(self._likely(known) if declared is None else declared.np, f"output `{name}`"))
         return tuple(shapes), tuple(dtypes)
 
-    def _likely(self, known: dict[str, Any]) -> np.dtype[np.generic]:
+    def _likely(self, known: Arguments) -> ElementType:
         """Return the type of an output whose declaration leaves it open: as the first array of floats has, else the first array."""
-        arrays = [known[name].dtype for name in known if name in self.arrays]
-        default: Any = context.session().language.default_fp.np
+        arrays: list[ElementType] = [known[name].dtype for name in known if name in self.arrays]
+        default: ElementType = context.session().language.default_fp.np
         return next((t for t in arrays if t.kind == "f"), arrays[0] if arrays else default)
 
-    def _held(self, dtype: Any, what: str) -> str:
+    def _held(self, dtype: ElementType, what: str) -> str:
         """Return the name of a type that JAX holds as it is."""
         import jax
 

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
-from spirograd.interop.kernel_function import Framework, PureFunction
+from spirograd.interop.kernel_function import Arguments, Framework, PureFunction
+from spirograd.interop.xla_frames import Buffer
 from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spirograd.base.arrays import ElementType
+
+
+T = TypeVar("T")
+
+
+class Typed(Protocol):
+    """What has the type of an array: an array, or its abstract value."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> ElementType: ...
 
 
 class JaxKernel(PureFunction):
@@ -21,10 +40,10 @@ class JaxKernel(PureFunction):
         "JAX", lambda v: isinstance(v, (HostBuffer, DeviceBuffer)), lambda copy, v: v.copy_to(copy), "jax_function", "a function of JAX"
     )
 
-    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, kernel: object, outputs: Mapping[str, object], constants: Arguments | None = None) -> None:
         super().__init__(kernel, outputs, constants)
         self.results = tuple(self.outputs) or ("the result",)
-        self._numbers: dict[str, Any] = {}  # by their texts
+        self._numbers: dict[str, object] = {}  # by their texts
         self._digests: dict[Call, str] = {}
 
     def digest(self, call: Call) -> str:
@@ -35,14 +54,14 @@ class JaxKernel(PureFunction):
         """Return whether this is the same function as ``other``, now and later: objects that a kernel belongs to, or gets, may change."""
         return self.kernel is other.kernel and [*self.outputs] == [*other.outputs] and not (self.bound or self.constants or other.constants)
 
-    def number(self, text: str) -> Any:
+    def number(self, text: str) -> object:
         """Return the number that a text of `Call.fixed` stands for."""
         return self._numbers[text]
 
-    def _stand_ins(self, call: Call, types: Mapping[str, Any], wanted: Collection[str] = ()) -> dict[str, Any]:
+    def _stand_ins(self, call: Call, types: Mapping[str, Typed], wanted: Collection[str] = ()) -> Arguments:
         """Return arguments of the kernel with the types of a call, which take no memory. ``wanted``: the arrays with gradients."""
 
-        def like(name: str, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
+        def like(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> HostBuffer:
             buffer = np.broadcast_to(np.zeros((), dtype), shape).view(HostBuffer)
             buffer.requires_grad = name in wanted
             return buffer
@@ -50,7 +69,7 @@ class JaxKernel(PureFunction):
         passed = [like(name, types[name].shape, types[name].dtype) for name in call.names]
         return call.values(passed, [like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)])
 
-    def check_gradient(self, call: Call, types: Mapping[str, object], wanted: Collection[str]) -> None:
+    def check_gradient(self, call: Call, types: Mapping[str, Typed], wanted: Collection[str]) -> None:
         """Raise if the kernel has no gradient with respect to the arguments ``wanted``. ``types``: of its arguments by name."""
         self.differentiable(self._stand_ins(call, types, {*wanted, *call.active_outputs}))
 
@@ -87,14 +106,14 @@ class Call:
         """The outputs that have gradients."""
         return tuple(name for name, dtype in zip(self.function.outputs, self.dtypes) if np.dtype(dtype).kind == "f")
 
-    def values(self, given: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+    def values(self, given: Sequence[Buffer], outputs: Sequence[Buffer]) -> Arguments:
         """Return the arguments of the kernel by name: those ``given`` for `names`, ``outputs``, and what is fixed."""
         function = self.function
         numbers = {name: function.number(text) for name, text in self.fixed}
         passed = {name: value if name in function.arrays else value.number() for name, value in zip(self.names, given)}
         return {**function.constants, **numbers, **passed, **dict(zip(function.outputs, outputs))}
 
-    def split(self, given: Sequence[object], *counts: int) -> list[list[Any]]:
+    def split(self, given: Sequence[T], *counts: int) -> list[list[T]]:
         """Split ``given`` into parts: one value for each of `names`, one for each output, then ``counts`` values for each part."""
         remaining = iter(given)
         return [list(itertools.islice(remaining, count)) for count in (len(self.names), len(self.function.outputs), *counts)]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,8 +28,17 @@ from spirograd.base.once import once_in_process
 from spirograd.interop import jax_calls
 from spirograd.interop.jax_kernels import Call
 
+if TYPE_CHECKING:
+    from jax import Array, ShapeDtypeStruct
+    from jax.core import ShapedArray
+    from jax.extend.core import Primitive
+    from jax.interpreters.mlir import LoweringRuleContext
+    from numpy.typing import DTypeLike
 
-def alike(jax: ModuleType, args: Sequence[object]) -> list[Any]:
+Names = tuple[str, ...]  # of arguments of the kernel
+
+
+def alike(jax: ModuleType, args: Sequence[Array]) -> list[Array]:
     """Return the arguments of one call as values that differ between the same devices. Inside of `jax.shard_map` all arguments of an
     operation must: the derivative of this conversion adds up the gradients of all devices."""
     every: frozenset[object] = frozenset().union(*[_axes(jax.typeof(a)) for a in args])
@@ -38,19 +47,19 @@ def alike(jax: ModuleType, args: Sequence[object]) -> list[Any]:
     return [jax.lax.pcast(a, tuple(sorted(every - _axes(jax.typeof(a)), key=str)), to="varying") for a in args]
 
 
-def _axes(aval: object) -> frozenset[object]:
+def _axes(aval: ShapedArray) -> frozenset[object]:
     """Return the axes of the mesh of `jax.shard_map` along which a value differs."""
-    axes: frozenset[Any] = aval.vma if hasattr(aval, "vma") else aval.mat.varying if hasattr(aval, "mat") else frozenset()
+    axes: frozenset[object] = aval.vma if hasattr(aval, "vma") else aval.mat.varying if hasattr(aval, "mat") else frozenset()
     return axes
 
 
-def _is_divided(aval: Any) -> bool:
+def _is_divided(aval: ShapedArray) -> bool:
     """Return whether the type of a value says that devices have parts of it."""
     return any(axis is not None for axis in aval.sharding.spec)
 
 
 @once_in_process
-def primitives() -> dict[str, Any]:
+def primitives() -> dict[str, Primitive]:
     """Return the primitives by name, created at the first use: importing JAX takes half a second."""
     import jax
     import jax.extend
@@ -74,7 +83,7 @@ def primitives() -> dict[str, Any]:
     return maps
 
 
-def _lowered(rule: Callable[..., object], ctx: Any, *args: object, call: Call, **fixed: object) -> object:
+def _lowered(rule: Callable[..., object], ctx: LoweringRuleContext, *args: object, call: Call, **fixed: object) -> object:
     """Return what XLA compiles. Raise SpirogradUnsupportedError where JAX would write it to a file."""
     if ctx.module_context.lowering_parameters.for_export:
         hint = "export the parts around it, or compile the kernel ahead of time with `sg.aot`"
@@ -114,12 +123,12 @@ def _linear(kind: str, call: Call, along: Sequence[str]) -> list[tuple[int, int]
 class _Rules:
     """Arguments: those of the call, the outputs (not of `launch`), adjoints of outputs with gradients, directions ``along``."""
 
-    def __init__(self, jax: ModuleType, ad: Any, primitives: Mapping[str, Any]) -> None:
+    def __init__(self, jax: ModuleType, ad: ModuleType, primitives: Mapping[str, Primitive]) -> None:
         self.jax, self.ad, self.p = jax, ad, primitives
 
     # --- running ---------------------------------------------------------------------------------------------------------
 
-    def abstract(self, kind: str, *avals: Any, call: Call, wanted: tuple[str, ...], along: tuple[str, ...]) -> list[Any]:
+    def abstract(self, kind: str, *avals: ShapedArray, call: Call, wanted: Names, along: Names) -> list[ShapedArray]:
         """Return the types of the results."""
         names = _RESULTS["tangent" if kind == "curvature" else kind](call, wanted, along)
         types = dict(zip(call.names, avals)) | dict(zip(call.function.results, self._outputs(call)))
@@ -129,18 +138,21 @@ class _Rules:
         # The derivative by an argument is divided among the devices as the argument is, where its type says so: on explicit axes of a mesh.
         return [t.update(sharding=types[name].sharding) if _is_divided(types[name]) else t for name, t in zip(names, results)]
 
-    def _type(self, shape: Sequence[int], dtype: Any, avals: Sequence[Any]) -> Any:
+    def _type(self, shape: Sequence[int], dtype: DTypeLike, avals: Sequence[ShapedArray]) -> ShapedArray:
         """Return the type of a result, which differs between devices as arguments do: `alike` has made these the same."""
         like = next((aval for aval in avals if _axes(aval)), None)
         if like is None:
-            return self.jax.core.ShapedArray(shape, dtype)
+            plain: ShapedArray = self.jax.core.ShapedArray(shape, dtype)
+            return plain
         spec = self.jax.sharding.PartitionSpec(*[None] * len(shape))
-        return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=self.jax.sharding.NamedSharding(like.sharding.mesh, spec))
+        sharding = self.jax.sharding.NamedSharding(like.sharding.mesh, spec)
+        varying: ShapedArray = like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+        return varying
 
-    def _outputs(self, call: Call) -> list[object]:
+    def _outputs(self, call: Call) -> list[ShapeDtypeStruct]:
         return [self.jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in zip(call.shapes, call.dtypes)]
 
-    def run(self, kind: str, *args: Any, call: Call, wanted: tuple[str, ...], along: tuple[str, ...]) -> list[Any]:
+    def run(self, kind: str, *args: Array, call: Call, wanted: Names, along: Names) -> list[Array]:
         """Call XLA's handler. Where a kernel adds to memory, that is a result in place of an argument."""
         if kind == "curvature":
             hint = "use `jax.jacfwd(jax.jacrev(f))`, which `jax.hessian` is, or `jax.jacrev(jax.jacfwd(f))`"
@@ -159,11 +171,11 @@ class _Rules:
         values = target(*operands, call=np.int64(jax_calls.number_of((kind, call, wanted, along))))
         return [self.jax.sharding.reshard(r, t.sharding) if _is_divided(t) else r for r, t in zip(values[len(used_up) :], types)]
 
-    def batch(self, primitive: Any, args: Sequence[object], dims: Sequence[object], **fixed: Any) -> object:
+    def batch(self, primitive: Primitive, args: Sequence[Array], dims: Sequence[int | None], **fixed: object) -> object:
         """Call the primitive for each entry of a batch, one after the other."""
         mapped = [k for k, d in enumerate(dims) if d is not None]
 
-        def one(entries: Sequence[Any]) -> Any:
+        def one(entries: Sequence[Array]) -> object:
             every = list(args)
             for k, entry in zip(mapped, entries):
                 every[k] = entry
@@ -174,22 +186,22 @@ class _Rules:
 
     # --- forward mode ----------------------------------------------------------------------------------------------------
 
-    def _is_zero(self, tangent: Any) -> bool:
+    def _is_zero(self, tangent: object) -> bool:
         return type(tangent) is self.ad.Zero
 
-    def _zeros(self, tangents: Sequence[Any]) -> list[object]:
+    def _zeros(self, tangents: Sequence[object]) -> list[Array]:
         return [self.ad.instantiate_zeros(t) for t in tangents]
 
-    def _no_tangent(self, primal: Any) -> object:
+    def _no_tangent(self, primal: Array) -> object:
         return self.ad.Zero(self.jax.typeof(primal).to_tangent_aval())
 
-    def _along(self, call: Call, tangents: Sequence[object]) -> tuple[tuple[str, ...], list[object]]:
+    def _along(self, call: Call, tangents: Sequence[object]) -> tuple[Names, list[object]]:
         """Return the arguments of the call that have tangents, and these."""
         directions = {name: t for name, t in zip(call.names, tangents) if not self._is_zero(t)}
         call.function.check_differentiable(directions)
         return tuple(directions), list(directions.values())
 
-    def jvp_of_launch(self, primals: Sequence[Any], tangents: Sequence[object], *, call: Call, **fixed: Any) -> object:
+    def jvp_of_launch(self, primals: Sequence[Array], tangents: Sequence[object], *, call: Call, **fixed: object) -> object:
         along, directions = self._along(call, tangents)
         outputs = self.p["launch"].bind(*primals, call=call, **fixed)
         if not call.function.outputs:
@@ -200,7 +212,7 @@ class _Rules:
         active = call.active_outputs
         return outputs, [next(slopes) if name in active else self._no_tangent(y) for name, y in zip(call.function.outputs, outputs)]
 
-    def jvp(self, kind: str, primals: Sequence[Any], tangents: Sequence[object], *, call: Call, wanted: Any, along: Any) -> object:
+    def jvp(self, kind: str, primals: Sequence[Array], tangents: Sequence[object], *, call: Call, wanted: Names, along: Names) -> object:
         """Return the results of a map that is not `launch`, and their tangents: the map with each of its linear arguments replaced by the
         tangent of that, and the derivative with respect to x, which is another map."""
         if kind not in _BY_X and not all(map(self._is_zero, tangents[: len(call.names)])):
@@ -224,7 +236,7 @@ class _Rules:
 
     # --- reverse mode ----------------------------------------------------------------------------------------------------
 
-    def transpose(self, kind: str, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: Any) -> list[Any]:
+    def transpose(self, kind: str, adjoints: Sequence[object], *args: Array, call: Call, wanted: Names, along: Names) -> list[object]:
         """Return the cotangents of the last linear arguments. Those that are known are zeros, which `_zeros` made."""
         first = len(args) - _linear(kind, call, along)[-1][0]
         linear = [self.ad.is_undefined_primal(a) for a in args]
@@ -233,7 +245,7 @@ class _Rules:
         results = self.p[_TRANSPOSE[kind]].bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=wanted)
         return [*[None] * first, *(c if asked else None for c, asked in zip(results, linear[first:]))]
 
-    def transpose_of_curvature(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: tuple[str, ...]) -> list[object]:
+    def transpose_of_curvature(self, adjoints: Sequence[object], *args: Array, call: Call, wanted: Names, along: Names) -> list[object]:
         """Return the cotangents of v^T H w for each output: ``wanted`` are the names of v, the directions of `tangent`, ``along`` of w."""
         outputs = len(call.names) + len(call.function.outputs)
         v, w = args[outputs : outputs + len(wanted)], args[outputs + len(wanted) :]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Union
 
 from spirograd.ad.entries import memory_of
 from spirograd.ad.versions import Saved
@@ -38,8 +38,13 @@ from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 from spirograd.lang.frontend.scalar_cells import with_cells
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.session_protocol import Session
 
 F = TypeVar("F", bound="KernelFunction")
+Arguments = Mapping[str, Any]  # the arguments of a kernel by name: arrays of the framework, numbers, sequences of numbers
+Shape = Union[
+    str, Sequence[int], Callable[..., Sequence[int]]
+]  # the name of an argument with this shape, a shape, or a function of the arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class KernelFunction:
 
     framework: ClassVar[Framework]
 
-    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, kernel: object, outputs: Mapping[str, Any], constants: Arguments | None = None) -> None:
         if not isinstance(kernel, (Kernel, BoundKernel)):
             raise SpirogradTypeError(f"`{self.framework.api}` takes a kernel: a function decorated with `@sg.kernel`")
         self.kernel: Kernel = kernel.kernel if isinstance(kernel, BoundKernel) else kernel
@@ -82,16 +87,17 @@ class KernelFunction:
             raise SpirogradTypeError(f"{self.label} has no parameter `{unknown[0]}`")
         self.inputs = [name for name in names if name not in self.constants and name not in self.outputs]
         self._checked: weakref.WeakSet[Specialization] = weakref.WeakSet()
-        self._variants: dict[frozenset[str], Any] = {}  # by the numbers that they take from memory
+        self._variants: dict[frozenset[str], KernelFunction] = {}  # by the numbers that they take from memory
 
     def with_cells(self: F, names: Iterable[str]) -> F:
         """Return the function of the kernel that takes the numbers ``names`` from memory: see `scalar_cells`."""
         key = frozenset(names)
         if key not in self._variants:
             which = {k: frozenset((0,)) for k, p in enumerate(self.kernel.parameters()) if p.name in key}
-            kernel: Any = with_cells(self.kernel, which)
+            kernel = with_cells(self.kernel, which)
             self._variants[key] = type(self)(BoundKernel(kernel, *self.bound) if self.bound else kernel, self.outputs, self.constants)
-        variant: F = self._variants[key]
+        variant = self._variants[key]
+        assert isinstance(variant, type(self))
         return variant
 
     def refuse_tapes(self) -> None:
@@ -100,7 +106,7 @@ class KernelFunction:
             source = f"a `{self.framework.api}` has its gradient from {self.framework.name}"
             raise SpirogradRuntimeError(f"{source}: call it outside of tapes and of `FwdMode`")
 
-    def specialized(self, values: Mapping[str, object]) -> tuple[Any, Specialization, tuple[Any, ...]]:
+    def specialized(self, values: Mapping[str, object]) -> tuple[Session, Specialization, tuple[object, ...]]:
         """Return the session, the kernel compiled for the arguments ``values``, and these in order. Raise unless the kernel may be used."""
         session, specialization, args = self.kernel.specialized(self.bound, dict(values))
         if specialization not in self._checked:
@@ -115,7 +121,7 @@ class KernelFunction:
                 problem = f"{self.label} writes to `{ref.name}`, which is not among the outputs"
                 raise SpirogradRuntimeError(render(problem, None, f"name it: `outputs=[{ref.name!r}, ...]`"))
 
-    def launch(self, values: Mapping[str, Any]) -> Any:
+    def launch(self, values: Arguments) -> Any:
         """Run the kernel, and return its result."""
         self.refuse_tapes()
         self.specialized(values)
@@ -126,7 +132,7 @@ class KernelFunction:
         gradient: SpecializedDerivative = self.kernel.grad.of(context.session(), specialization)
         return gradient
 
-    def differentiable(self, values: Mapping[str, object]) -> tuple[Any, Specialization, tuple[Any, ...], SpecializedDerivative]:
+    def differentiable(self, values: Mapping[str, object]) -> tuple[Session, Specialization, tuple[object, ...], SpecializedDerivative]:
         """Return `specialized`, and the gradient. Raise if that reads what the kernel overwrites: tapes save that, but the graph of the
         framework takes their place."""
         session, specialization, args = self.specialized(values)
@@ -134,7 +140,7 @@ class KernelFunction:
         gradient.check_bare(f"have the kernel write to another array than it reads: {self.framework.name} then keeps the one that it reads")
         return session, specialization, args, gradient
 
-    def gradient(self, values: Mapping[str, Any], returned: float | None, number: int | None = None, saved: Sequence[Saved] = ()) -> None:
+    def gradient(self, values: Arguments, returned: float | None, number: int | None = None, saved: Sequence[Saved] = ()) -> None:
         """Run the gradient of a launch: from the ``grad`` of the outputs, and the adjoint ``returned`` of the result, into the ``grad`` of
         the inputs. ``number``: the number of the launch, whose random numbers it draws; ``saved``: other memory as the launch read it."""
         session, specialization, args, gradient = self.differentiable(values)
@@ -155,7 +161,7 @@ class PureFunction(KernelFunction):
     outputs.
     """
 
-    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, kernel: object, outputs: Mapping[str, Any], constants: Arguments | None = None) -> None:
         super().__init__(kernel, outputs, constants)
         self.parameters: dict[str, Parameter] = {p.name: p for p in self.kernel.parameters()}
         for name in (*self.inputs, *self.outputs):
@@ -182,7 +188,7 @@ class PureFunction(KernelFunction):
             hint = '`outputs={"y": "x"}`: `y` is written, and has the shape of `x`'
             raise SpirogradTypeError(f"{self.label} returns no number: name what it writes to", None, hint) from None
 
-    def output_shape(self, name: str, given: Mapping[str, Any]) -> tuple[int, ...]:
+    def output_shape(self, name: str, given: Arguments) -> tuple[int, ...]:
         """Return the shape of an output, for the arguments ``given``."""
         spec = self.outputs[name]
         if isinstance(spec, str) and spec not in self.arrays:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from spirograd.ad.entries import footprint_of
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.second_order import second_of, tangents_of
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.interop.kernel_function import KernelFunction
+from spirograd.interop.kernel_function import Arguments, KernelFunction
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import ArrayParameter
@@ -29,7 +29,7 @@ class Linearization:
     """
 
     def __init__(
-        self, function: KernelFunction, values: Mapping[str, Any], active: Collection[str], directions: Mapping[str, Any],
+        self, function: KernelFunction, values: Arguments, active: Collection[str], directions: Arguments,
         zeros: Collection[str], number: int | None = None, saved: Sequence[Saved] = (),
     ) -> None:  # fmt: skip
         self.function, self.number, self.saved, self.zeros = function, number, saved, zeros
@@ -38,13 +38,13 @@ class Linearization:
             function.framework.load(self.copies[name].dual, direction)
         self.session, self.specialization, self.args = function.specialized({**values, **self.copies})
 
-    def _copied(self, values: Mapping[str, object], active: Collection[str]) -> Iterator[tuple[str, Ndarray]]:
+    def _copied(self, values: Arguments, active: Collection[str]) -> Iterator[tuple[str, Ndarray]]:
         """Yield a copy of each array of the framework, with gradients and tangents of zero if it is active."""
         framework = self.function.framework
         for parameter in self.function.kernel.parameters():
             name = parameter.name
-            value: Any = values.get(name)
-            if not isinstance(parameter, ArrayParameter) or not framework.is_array(value):
+            value = values.get(name)
+            if value is None or not isinstance(parameter, ArrayParameter) or not framework.is_array(value):
                 continue
             dtype, ndim, element, _, _ = parameter.external(value)
             copy = Ndarray(dtype, tuple(value.shape)[:ndim], element, name in active)
@@ -111,11 +111,11 @@ class Linearization:
             problem = f"second derivatives of {second.label} need {lost}"
             raise SpirogradRuntimeError(render(problem, before[0].loc if before else None, "let the function allocate what it writes"))
 
-    def _used_memory(self) -> list[Any]:
+    def _used_memory(self) -> list[FieldOrArray]:
         """Return the fields and ndarrays that the kernel uses beside the copies: those that it writes, or that have gradients."""
         own = {id(copy) for copy in self.copies.values()}
         arrays = objects_of(self.specialization.steps, self.args)
-        memories: dict[Any, Any] = {}
+        memories: dict[Key, FieldOrArray] = {}
         footprint = footprint_of(self.specialization)
         written = {access.arg if access.arg is not None else access.key for access in footprint.written}
         for access in footprint.used:

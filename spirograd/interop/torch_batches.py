@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def looped(torch: ModuleType, label: str, function: Callable[..., Any], info: Any, dims: Sequence[object], args: Sequence[Any]) -> Any:
+
+class VmapInfo(Protocol):
+    """What torch says of a batch."""
+
+    batch_size: int
+
+
+def looped(
+    torch: ModuleType, label: str, function: Callable[..., Any], info: VmapInfo, dims: Sequence[int | None], args: Sequence[Any]
+) -> tuple[Any, int | tuple[int, ...]]:
     """Call ``function`` for each entry of a batch of `torch.func.vmap`; return the results, and their batch axes."""
     axes = [d if isinstance(a, torch.Tensor) else None for a, d in zip(args, dims)]
     results = [function(*(a if d is None else a.select(d, k) for a, d in zip(args, axes))) for k in range(info.batch_size)]
@@ -36,7 +47,7 @@ def over_autograd_batches(torch: ModuleType, label: str, operator: Callable[...,
     def is_batched(value: object) -> bool:
         return any(map(is_batched, value)) if isinstance(value, (list, tuple)) else isinstance(value, torch.Tensor) and batched(value)
 
-    def apart(value: object, level: int) -> Any:
+    def apart(value: object, level: int) -> object:
         """Return a value with the batch of this level as a `_Batch`."""
         if isinstance(value, (list, tuple)):
             return [apart(v, level) for v in value]
@@ -45,7 +56,7 @@ def over_autograd_batches(torch: ModuleType, label: str, operator: Callable[...,
         entries, other = (torch._remove_batch_dim(value, level, size, 0) for size in (1, 2))  # the size is for values without this level
         return _Batch(entries) if entries.shape == other.shape else value
 
-    def at(level: int, args: Sequence[Any]) -> Any:
+    def at(level: int, args: Sequence[object]) -> object:
         if not is_batched(args):
             return operator(*args)
         parts = [apart(a, level) for a in args]
@@ -59,7 +70,7 @@ def over_autograd_batches(torch: ModuleType, label: str, operator: Callable[...,
             return torch._add_batch_dim(torch.stack(results), 0, level)
         return [torch._add_batch_dim(torch.stack(entries), 0, level) for entries in zip(*results)]
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> object:
         if not is_batched(args):
             return operator(*args)
         level = torch._C._vmapmode_increment_nesting() - 1
@@ -73,7 +84,7 @@ def over_autograd_batches(torch: ModuleType, label: str, operator: Callable[...,
 class _Batch:
     """Entries along the first axis."""
 
-    entries: Any
+    entries: Tensor
 
 
 def _sizes(parts: Sequence[object]) -> Iterator[int]:
@@ -85,5 +96,5 @@ def _sizes(parts: Sequence[object]) -> Iterator[int]:
             yield part.entries.shape[0]
 
 
-def _entry(part: object, k: int) -> Any:
+def _entry(part: object, k: int) -> object:
     return [_entry(p, k) for p in part] if isinstance(part, list) else part.entries[k] if isinstance(part, _Batch) else part

@@ -13,17 +13,19 @@ from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once_in_process
 from spirograd.base.records import dataclass
-from spirograd.interop.kernel_function import Framework, KernelFunction
+from spirograd.interop.kernel_function import Arguments, Framework, KernelFunction, Shape
 from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.parameters import ScalarParameter
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import objects_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.autograd import Function
 
 
 def torch_function(kernel: object, outputs: Mapping[str, object] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -48,7 +50,7 @@ class TorchFunction(KernelFunction):
 
     framework = Framework("torch", is_torch, Ndarray.from_torch, "torch_function")
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Tensor | tuple[Tensor, ...]:
         if len(args) > len(self.inputs):
             raise SpirogradTypeError(f"`{self.name}` takes {len(self.inputs)} arguments, got {len(args)}")
         given = {**dict(zip(self.inputs, args)), **kwargs}
@@ -60,14 +62,15 @@ class TorchFunction(KernelFunction):
         for name, spec in missing.items():
             given[name] = self._allocated(name, spec, given)
         zeros = [name for name, spec in missing.items() if not callable(spec)]
-        results = _functions()[0].apply(self, list(given), zeros, *given.values())
+        apply: Callable[..., tuple[Tensor, ...]] = _functions()[0].apply
+        results = apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
 
-    def _numbers_with_gradients(self, given: dict[str, object]) -> dict[str, object]:
+    def _numbers_with_gradients(self, given: Arguments) -> dict[str, Tensor]:
         """Return the tensors of one element that require a gradient, and are passed for floats, as arrays of one element, by name."""
         import torch
 
-        cells: dict[str, Any] = {}
+        cells: dict[str, Tensor] = {}
         for parameter in self.kernel.parameters():
             value = given.get(parameter.name)
             if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, torch.Tensor):
@@ -76,7 +79,7 @@ class TorchFunction(KernelFunction):
                 cells[parameter.name] = value.to(getattr(torch, parameter.t.np.name)).reshape(1)
         return cells
 
-    def refuse_transforms(self, *gradients: Any) -> None:
+    def refuse_transforms(self, *gradients: Tensor | None) -> None:
         """Raise inside of transforms of `torch.func`, and for ``gradients`` that are a batch of autograd's."""
         import torch
 
@@ -88,7 +91,7 @@ class TorchFunction(KernelFunction):
             hint = "use `sg.ad.torch_op`, whose operators have it; kernels that use fields have to be called for each entry"
             raise SpirogradUnsupportedError(problem, None, hint)
 
-    def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> object:
+    def _allocated(self, name: str, spec: Shape | None, given: Arguments) -> Tensor:
         import torch
 
         if spec is None:
@@ -102,7 +105,7 @@ class TorchFunction(KernelFunction):
         like = next((v for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
         return torch.zeros(tuple(described), dtype=None if like is None else like.dtype, device=None if like is None else like.device)
 
-    def run(self, values: dict[str, Any], host: dict[str, Any] | None) -> tuple[Any, int | None, list[Saved]]:
+    def run(self, values: Arguments, host: dict[str, object] | None) -> tuple[object, int | None, list[Saved]]:
         """Launch the kernel on detached tensors. Return its result, the number of the launch, and copies of the fields and ndarrays that
         the gradient reads; torch keeps its tensors only. Arrays of NumPy in ``host`` are replaced by copies. None: there is no gradient."""
         _, specialization, args = self.specialized(values)
@@ -113,7 +116,7 @@ class TorchFunction(KernelFunction):
         result = self.kernel(*self.bound, **values)
         return result, specialization.last_number, [] if host is None else self._saved(specialization, args, host)
 
-    def _saved(self, specialization: Any, args: Any, host: dict[str, object]) -> list[Saved]:
+    def _saved(self, specialization: Specialization, args: Sequence[object], host: dict[str, object]) -> list[Saved]:
         arrays = objects_of(specialization.steps, args)
         saved: dict[int, Saved] = {}
         for access, _ in derivative_footprint_of(self.gradient_of(specialization)).residuals:
@@ -134,19 +137,19 @@ class Call:
 
     function: TorchFunction
     names: list[str]
-    values: dict[str, Any]
+    values: Arguments
     active: list[str]
     needed: list[str]
     zeros: list[str]
     number: int | None
     saved: list[Saved]
 
-    def arguments(self, tensors: Iterable[Tensor]) -> dict[str, Any]:
+    def arguments(self, tensors: Iterable[Tensor]) -> Arguments:
         """Return the arguments by name, with ``tensors`` as leaves of their own."""
         remaining = iter(tensors)
         return {n: self.values[n] if n in self.values else leaf(next(remaining), n in self.active) for n in self.names}
 
-    def gradient(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
+    def gradient(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor | None]:
         """Return the gradients of all arguments, None for those that torch does not ask for, from those of the outputs."""
         arguments = self.arguments(tensors)
         outputs = [name for name in arguments if name in self.function.outputs]
@@ -167,7 +170,9 @@ class Call:
                 problem = f"the gradient of `{place.ref.name}` is not zero: torch cannot differentiate a gradient that begins there"
                 raise SpirogradRuntimeError(render(problem, place.loc, "write to an output of the `torch_function` instead"))
 
-    def second(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
+    def second(
+        self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Return the derivatives of `gradient` along ``cotangents``: with respect to the adjoints, and to the tensors."""
         directions = {name: u for name, u in zip(self.names, cotangents) if u is not None and name in self.active}
         wanted = [name for name in self.needed if name not in self.function.outputs]  # no gradient depends on former values of outputs
@@ -179,21 +184,21 @@ class Call:
 
 
 @once_in_process
-def _functions() -> tuple[Any, Any]:
+def _functions() -> tuple[type[Function], type[Function]]:
     """Return the classes of torch's own functions that run kernels, and their gradients, for gradients with a graph of their own. They
     are created at the first use: importing torch takes a second."""
     import torch
 
     class KernelFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Context, function: TorchFunction, names: list[str], zeros: list[str], *values: object) -> Any:
+        def forward(ctx: Context, function: TorchFunction, names: list[str], zeros: list[str], *values: object) -> tuple[Tensor, ...]:
             tensors = {name: v for name, v in zip(names, values) if isinstance(v, torch.Tensor)}
             needed = [name for name, need in zip(names, ctx.needs_input_grad[3:]) if need]
             active = [n for n, t in tensors.items() if t.is_floating_point() and (n in needed or n in function.outputs)]
             host = {name: v for name, v in zip(names, values) if name not in tensors}
             ctx.call = Call(function, names, host, active, needed, zeros, None, [])
             result, ctx.call.number, ctx.call.saved = function.run(ctx.call.arguments(tensors.values()), host if needed else None)
-            outputs = tuple([v for name, v in zip(names, values) if name in function.outputs])
+            outputs = tuple([tensors[name] for name in names if name in function.outputs])
             ctx.mark_dirty(*outputs)
             ctx.save_for_backward(*tensors.values())
             if outputs:
@@ -202,23 +207,23 @@ def _functions() -> tuple[Any, Any]:
             return (torch.tensor(result, dtype=None if like is None else like.dtype),)
 
         @staticmethod
-        def backward(ctx: Context, *gradients: object) -> Any:
+        def backward(ctx: Context, *gradients: Tensor) -> tuple[object, ...]:
             ctx.call.function.refuse_transforms(*gradients)
             if torch.is_grad_enabled():  # `create_graph=True`
-                apply: Any = KernelGradient.apply
+                apply: Callable[..., Sequence[Tensor | None]] = KernelGradient.apply
                 return (None, None, None, *apply(ctx.call, len(gradients), *gradients, *ctx.saved_tensors))
             return (None, None, None, *ctx.call.gradient(gradients, ctx.saved_tensors))
 
     class KernelGradient(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Context, call: Call, count: int, *tensors: Any) -> Any:
+        def forward(ctx: Context, call: Call, count: int, *tensors: Tensor) -> tuple[Tensor | None, ...]:
             ctx.call, ctx.count = call, count
             ctx.save_for_backward(*tensors)
             call.check_active_outputs(tensors[count:])
             return tuple(call.gradient(tensors[:count], tensors[count:]))
 
         @staticmethod
-        def backward(ctx: Context, *cotangents: object) -> Any:
+        def backward(ctx: Context, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
             if torch.is_grad_enabled():
                 problem = f"{ctx.call.function.label} has first and second derivatives, no third ones"
                 raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.ad.versions import Saved
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.interop.kernel_function import KernelFunction
+from spirograd.interop.kernel_function import Arguments, KernelFunction
 from spirograd.interop.linearization import Linearization
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def refuse_number(function: KernelFunction, name: str, problem: str) -> NoReturn
 
 def second(
     function: KernelFunction,
-    values: Mapping[str, Any],
+    values: Arguments,
     active: Collection[str],
     directions: Mapping[str, Tensor],
     adjoints: Sequence[Tensor],
@@ -56,5 +58,5 @@ def second(
     if outputs:
         by_adjoints = [run.copies[n].dual.to_torch(a.device) if n in active else None for n, a in zip(outputs, adjoints)]
         return by_adjoints, by_values
-    slope = sum((run.copies[name].grad.to_torch(u.device) * u).sum() for name, u in directions.items())
-    return [slope], {name: h * adjoints[0] for name, h in by_values.items()}
+    slopes = [(run.copies[name].grad.to_torch(u.device) * u).sum() for name, u in directions.items()]
+    return [functools.reduce(operator.add, slopes)], {name: h * adjoints[0] for name, h in by_values.items()}

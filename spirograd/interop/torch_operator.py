@@ -9,21 +9,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
-from spirograd.interop.kernel_function import Framework, PureFunction
+from spirograd.interop.kernel_function import Arguments, Framework, PureFunction
 from spirograd.interop.linearization import Linearization
 from spirograd.interop.torch_batches import looped, over_autograd_batches
 from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
-from spirograd.interop.torch_rules import Active, Maps, Rules, functions_of
+from spirograd.interop.torch_rules import Active, Maps, Rules, Values, functions_of
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+    from torch._library.custom_ops import CustomOpDef
 
 Tensors = Sequence["Tensor"]
 Flags = Sequence[bool]  # one for each argument of the kernel
@@ -52,8 +54,7 @@ def torch_op(
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
     """
     operator = TorchOperator(kernel, outputs or {}, template_args)
-    registered: Callable[..., Any] = operator.register(name or f"spirograd::{operator.name}_{next(_numbers)}")
-    return registered
+    return operator.register(name or f"spirograd::{operator.name}_{next(_numbers)}")
 
 
 class TorchOperator(PureFunction):
@@ -63,7 +64,7 @@ class TorchOperator(PureFunction):
         "torch", is_torch, Ndarray.from_torch, "torch_op", "an operator of torch", "tensor", ", or use `sg.ad.torch_function`"
     )
 
-    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, kernel: object, outputs: Mapping[str, object], constants: Arguments | None = None) -> None:
         super().__init__(kernel, outputs, constants)
         import torch
 
@@ -71,13 +72,13 @@ class TorchOperator(PureFunction):
 
     # --- registering -----------------------------------------------------------------------------------------------------
 
-    def register(self, name: str) -> Callable[..., Any]:
+    def register(self, name: str) -> Callable[..., object]:
         """Register the four maps with torch, and return the function that users call."""
         maps = self._custom_operators(name)
         forward = maps.launch
         functions = functions_of(self.torch, self, maps)
 
-        def eager(*args: object, **kwargs: object) -> Any:
+        def eager(*args: object, **kwargs: object) -> object:
             given = {**dict(zip(self.inputs, args)), **kwargs}
             self._refuse_active_numbers(given)
             if given.keys() != set(self.inputs) or not self._is_transformed(given.values()):
@@ -96,7 +97,7 @@ class TorchOperator(PureFunction):
 
         traces_derivatives._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `torch.compiler.assume_constant_result` does
 
-        def operator(*args: Any, **kwargs: Any) -> Any:
+        def operator(*args: object, **kwargs: object) -> object:
             if not self.torch.compiler.is_compiling():
                 return eager(*args, **kwargs)
             # In a graph tangents would be zero, with no error; and for transforms torch does not trace custom operators with gradients.
@@ -121,7 +122,7 @@ class TorchOperator(PureFunction):
         second = self._custom(f"{name}_second", self.seconds, fake_seconds, [*lists, *outputs])
         batched = [over_autograd_batches(self.torch, self.name, one) for one in (gradient, second)]
 
-        def split(flat: Sequence[object], *counts: int) -> list[list[Any]]:
+        def split(flat: Values, *counts: int) -> list[list[Any]]:
             remaining = iter(flat)
             return [*([*itertools.islice(remaining, n)] for n in (*counts, count)), [*remaining]]
 
@@ -140,11 +141,11 @@ class TorchOperator(PureFunction):
         maps = Maps(forward, call_gradient, call_tangent, call_second)
         rules = Rules(self.torch, self, maps)
 
-        def save(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
+        def save(ctx: Context, inputs: Values, output: Tensor) -> None:
             adjoints, along, outputs, *args = inputs
             rules.setup_context_of_gradient(ctx, (Active(tuple(along)), *adjoints, *outputs, *args), output)
 
-        def backward(ctx: Context, cotangents: Tensors) -> Any:
+        def backward(ctx: Context, cotangents: Tensors) -> object:
             _, *flat = rules.backward_of_gradient(ctx, *cotangents)
             return flat[:count], None, flat[count : 2 * count], *flat[2 * count :]
 
@@ -156,9 +157,9 @@ class TorchOperator(PureFunction):
 
     def _custom(
         self, name: str, run: Callable[..., object], fake: Callable[..., object], arguments: Sequence[str], result: str = "Tensor[]"
-    ) -> Any:
+    ) -> CustomOpDef:
         """Register a custom operator. ``fake``: returns tensors like the results, without contents."""
-        operator = self.torch.library.custom_op(name, run, mutates_args=(), schema=f"({', '.join(arguments)}) -> {result}")
+        operator: CustomOpDef = self.torch.library.custom_op(name, run, mutates_args=(), schema=f"({', '.join(arguments)}) -> {result}")
         operator.register_fake(fake)
         return operator
 
@@ -170,32 +171,34 @@ class TorchOperator(PureFunction):
         assert isinstance(p, AggregateParameter)
         return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
 
-    def _refuse_third(self, ctx: Context, *cotangents: object) -> Any:
+    def _refuse_third(self, ctx: Context, *cotangents: object) -> NoReturn:
         problem = f"{self.label} has first and second derivatives, no third ones"
         raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
 
     # --- the maps --------------------------------------------------------------------------------------------------------
 
-    def run(self, *args: Any) -> Any:
+    def run(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
         """Launch the kernel."""
         self._refuse_tangents(args)
         given = {name: leaf(v, False) if name in self.arrays else v for name, v in zip(self.inputs, args)}
         outputs = self._allocated(given, self.torch.zeros)
         result = self.launch({**self.constants, **given, **outputs})
         if self.result is not None:
-            return self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
+            number: Tensor = self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
+            return number
         return _unpacked(outputs)
 
-    def fake(self, *args: object) -> Any:
+    def fake(self, *args: object) -> Tensor | tuple[Tensor, ...]:
         """Return tensors like those of `run`, without contents."""
         given = dict(zip(self.inputs, args))
         if self.result is not None:
-            return self.torch.empty((), dtype=self._torch_type(self.result), device=self._device(given))
+            number: Tensor = self.torch.empty((), dtype=self._torch_type(self.result), device=self._device(given))
+            return number
         return _unpacked(self._allocated(given, self.torch.empty))
 
-    def gradients(self, adjoints: Tensors, along: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
+    def gradients(self, adjoints: Tensors, along: Flags, outputs: Tensors, *args: object) -> list[Tensor]:
         """Return the gradients of the arguments ``along``, from those of the outputs."""
-        values = {**self.constants, **dict(zip(self.inputs, args))}
+        values: dict[str, Any] = {**self.constants, **dict(zip(self.inputs, args))}
         wanted = self._chosen(along)
         for name in self.arrays:
             values[name] = leaf(values[name], name in wanted)
@@ -226,14 +229,14 @@ class TorchOperator(PureFunction):
     def _chosen(self, flags: Iterable[bool]) -> list[str]:
         return [*itertools.compress(self.inputs, flags)]
 
-    def _values(self, outputs: Tensors, args: Sequence[object], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
+    def _values(self, outputs: Tensors, args: Sequence[object], flags: Iterable[bool]) -> tuple[Arguments, Collection[str]]:
         """Return the arguments of the kernel by name, and those with gradients: inputs with ``flags``, and outputs of floats."""
-        values = {**self.constants, **dict(zip(self.inputs, args)), **dict(zip(self.outputs, outputs))}
+        values: Arguments = {**self.constants, **dict(zip(self.inputs, args)), **dict(zip(self.outputs, outputs))}
         return values, {*self._chosen(flags), *(name for name in self.outputs if values[name].is_floating_point())}
 
     # --- allocation ------------------------------------------------------------------------------------------------------
 
-    def _allocated(self, given: Mapping[str, Any], create: Callable[..., Tensor]) -> dict[str, Tensor]:
+    def _allocated(self, given: Arguments, create: Callable[..., Tensor]) -> dict[str, Tensor]:
         """Return tensors for the outputs, row-major."""
         outputs = {}
         for name, spec in self.outputs.items():
@@ -243,17 +246,18 @@ class TorchOperator(PureFunction):
             outputs[name] = create(shape, dtype=dtype, device=None if like is None else like.device)
         return outputs
 
-    def _first(self, given: Mapping[str, Any]) -> Tensor | None:
+    def _first(self, given: Arguments) -> Tensor | None:
         """Return the first tensor of floats, else the first tensor, else None."""
-        tensors = [given[name] for name in self.inputs if name in self.arrays]
+        tensors: list[Tensor] = [given[name] for name in self.inputs if name in self.arrays]
         return next((t for t in tensors if t.is_floating_point()), tensors[0] if tensors else None)
 
-    def _device(self, given: Mapping[str, Any]) -> Any:
+    def _device(self, given: Arguments) -> torch.device | None:
         first = self._first(given)
         return None if first is None else first.device
 
-    def _torch_type(self, dtype: DType) -> Any:
-        return getattr(self.torch, dtype.np.name)
+    def _torch_type(self, dtype: DType) -> torch.dtype:
+        converted: torch.dtype = getattr(self.torch, dtype.np.name)
+        return converted
 
     # --- arguments that derivatives do not reach ---------------------------------------------------------------------------
 
@@ -264,7 +268,7 @@ class TorchOperator(PureFunction):
         unpack = self.torch.autograd.forward_ad.unpack_dual
         return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
 
-    def _refuse_active_numbers(self, given: Mapping[str, object]) -> None:
+    def _refuse_active_numbers(self, given: Arguments) -> None:
         """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
         for name in given.keys() & set(self.inputs) - self.arrays:
             value = given[name]
@@ -284,7 +288,7 @@ class TorchOperator(PureFunction):
             raise SpirogradUnsupportedError(problem, None, "call what is not compiled, or compile it in the dual level")
 
 
-def _unpacked(outputs: Mapping[str, Tensor]) -> Any:
+def _unpacked(outputs: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
     tensors = tuple(outputs.values())
     return tensors[0] if len(tensors) == 1 else tensors
 

@@ -19,16 +19,20 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
 from spirograd.interop.kernel_function import PureFunction
-from spirograd.interop.torch_batches import looped, over_autograd_batches
+from spirograd.interop.torch_batches import VmapInfo, looped, over_autograd_batches
 from spirograd.interop.torch_maps import Context, refuse_number
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+T = TypeVar("T")
+Values = Sequence[Any]  # tensors, numbers, and `Active`
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,10 @@ class Active:
 class Maps:
     """Functions of torch for the four maps."""
 
-    launch: Callable[..., Any]
-    gradient: Callable[..., Any]
-    tangent: Callable[..., Any]
-    second: Callable[..., Any]
+    launch: Callable[..., object]
+    gradient: Callable[..., Sequence[Tensor]]
+    tangent: Callable[..., Sequence[Tensor]]
+    second: Callable[..., Sequence[Tensor]]
 
 
 def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Maps:
@@ -64,14 +68,14 @@ def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Map
 
 
 def _tupled(forward: Callable[..., object]) -> Callable[..., object]:
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> object:
         results = forward(*args)
         return tuple(results) if isinstance(results, list) else results
 
     return call
 
 
-def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: object, dims: Sequence[object], *args: object) -> object:
+def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: VmapInfo, dims: Sequence[int | None], *args: object) -> object:
     return looped(torch, label, getattr(maps, name), info, dims, args)
 
 
@@ -89,11 +93,11 @@ class Rules:
         ctx.save_for_forward(*tensors)
         ctx.others = [None if isinstance(v, self.torch.Tensor) else (v,) for v in values]
 
-    def _saved(self, ctx: Context) -> list[Any]:
+    def _saved(self, ctx: Context) -> Values:
         remaining = iter(ctx.saved_tensors)
         return [next(remaining) if other is None else other[0] for other in ctx.others]
 
-    def _active(self, args: Sequence[Any], flags: Iterable[Any]) -> tuple[bool, ...]:
+    def _active(self, args: Values, flags: Iterable[object]) -> tuple[bool, ...]:
         """Return the arguments of the kernel that have gradients, among those with ``flags``. Raise for numbers among those."""
         flags = list(flags)
         for flag, name, value in zip(flags, self.op.inputs, args):
@@ -101,13 +105,13 @@ class Rules:
                 refuse_number(self.op, name, "has a derivative")
         return tuple(bool(flag and n in self.op.arrays and v.is_floating_point()) for flag, n, v in zip(flags, self.op.inputs, args))
 
-    def _filled(self, given: Sequence[Any], like: Sequence[Any]) -> list[Tensor]:
+    def _filled(self, given: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
         return [self.torch.zeros_like(v) if g is None else g for g, v in zip(given, like)]
 
-    def _chosen(self, values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
+    def _chosen(self, values: Sequence[T], which: Sequence[bool]) -> list[T]:
         return [*itertools.compress(values, which)]
 
-    def _spread(self, values: Iterable[object], which: Sequence[bool]) -> list[Any]:
+    def _spread(self, values: Iterable[T], which: Sequence[bool]) -> list[T | None]:
         remaining = iter(values)
         return [next(remaining) if chosen else None for chosen in which]
 
@@ -117,7 +121,7 @@ class Rules:
     def _refuse(self, problem: str, hint: str) -> NoReturn:
         raise SpirogradUnsupportedError(f"{self.op.label} has {problem}", None, hint)
 
-    def _parts(self, count: int, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Tensor], Sequence[Any]]:
+    def _parts(self, count: int, flat: Values) -> tuple[Values, Sequence[Tensor], Values]:
         """Return the first ``count`` values, those of the outputs, and those of the arguments of the kernel."""
         return flat[:count], flat[count : count + self.results], flat[count + self.results :]
 
@@ -135,7 +139,7 @@ class Rules:
             return (None,) * len(args)
         return tuple(self._spread(self.maps.gradient(Active(along), *self._filled(adjoints, outputs), *outputs, *args), along))
 
-    def jvp_of_launch(self, ctx: Context, *tangents: object) -> Any:
+    def jvp_of_launch(self, ctx: Context, *tangents: Any) -> Any:
         _, outputs, args = self._parts(0, self._saved(ctx))
         along = self._active(args, [t is not None for t in tangents])
         directions = self._chosen(tangents, along)
@@ -147,7 +151,7 @@ class Rules:
 
     # --- gradient ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_gradient(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
+    def setup_context_of_gradient(self, ctx: Context, inputs: Values, output: object) -> None:
         self._save(ctx, inputs)
 
     def backward_of_gradient(self, ctx: Context, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -159,7 +163,7 @@ class Rules:
         by_adjoints = self._spread(results, self._floats(adjoints))
         return None, *by_adjoints, *[None] * self.results, *self._spread(results, asked)
 
-    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: object) -> tuple[Tensor, ...]:
+    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         by_adjoints, _, by_args = self._parts(self.results, tangents)
@@ -183,16 +187,16 @@ class Rules:
         directions, outputs, args = self._parts(sum(active.along), flat)
         weights = self._filled(self._spread(adjoints, self._floats(outputs)), outputs)
         asked = self._active(args, ctx.needs_input_grad[-len(args) :])
-        by_directions: Sequence[Any] = [None] * len(directions)
+        by_directions: Sequence[Tensor | None] = [None] * len(directions)
         if any(ctx.needs_input_grad[1 : 1 + len(directions)]):
             by_directions = self.maps.gradient(Active(active.along), *weights, *outputs, *args)
-        by_args: Sequence[Any] = [None] * len(args)
+        by_args: Sequence[Tensor | None] = [None] * len(args)
         if any(asked):
             results = self.maps.second(Active(active.along, asked), *directions, *weights, *outputs, *args)
             by_args = self._spread(results[sum(self._floats(weights)) :], asked)
         return None, *by_directions, *[None] * self.results, *by_args
 
-    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: object) -> tuple[Tensor, ...]:
+    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         by_directions, _, by_args = self._parts(len(directions), tangents)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
 from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
+
+if TYPE_CHECKING:
+    from _ctypes import CFuncPtr
+
+    from typing_extensions import Self
 
 _MAJOR = 0  # XLA_FFI_API_MAJOR
 _EXECUTE = 3  # XLA_FFI_ExecutionStage_EXECUTE
@@ -32,21 +37,19 @@ class _Structure(ctypes.Structure):
     """A structure of XLA. ``size``: its bytes, without what later versions append."""
 
     @classmethod
-    def at(cls, address: int) -> Any:
-        structure: Any = cls.from_address(address)
+    def at(cls, address: int) -> Self:
+        structure = cls.from_address(address)
         structure.check()
         return structure
 
     def check(self) -> None:
-        structure: Any = self
-        if structure.size < self.least():
-            sizes = f"{structure.size} bytes, expected {self.least()}"
+        if self.size < self.least():
+            sizes = f"{self.size} bytes, expected {self.least()}"
             raise RuntimeError(f"`{type(self).__name__}` of XLA has {sizes}: this version of JAX is not supported")
 
     @classmethod
     def least(cls) -> int:
-        last: Any = cls._fields_[-1]
-        place: Any = getattr(cls, last[0])
+        place = getattr(cls, cls._fields_[-1][0])
         return int(place.offset + place.size)
 
 
@@ -131,17 +134,18 @@ class _StreamArguments(_Structure):
 
 _Function = ctypes.CFUNCTYPE(_Address, _Address)
 # A function that a handler runs: takes the number of the call, the arguments, the results. Memory of a device comes with its stream.
-Run = Callable[[int, list[Any], list[Any]], None]
+Buffer = Union[HostBuffer, DeviceBuffer]
+Run = Callable[[int, list[Buffer], list[Buffer]], None]
 
 
-def handler(run: Run, on_device: bool) -> Any:
+def handler(run: Run, on_device: bool) -> CFuncPtr:
     """Return a function of C for `jax.ffi.register_ffi_target`: it has the attribute `call`, an integer, and must not be freed.
 
     ``on_device``: for CUDA, where the buffers are `DeviceBuffer`; else `HostBuffer`. What ``run`` raises becomes an error of XLA.
     """
 
     def handle(address: int) -> int | None:
-        frame: Any = Frame.from_address(address)
+        frame = Frame.from_address(address)
         try:
             frame.check()
             if frame.extension and (extension := Extension.from_address(frame.extension)).kind == _METADATA:
@@ -156,13 +160,13 @@ def handler(run: Run, on_device: bool) -> Any:
     return _Function(handle)
 
 
-def address_of(function: Any) -> int:
+def address_of(function: CFuncPtr) -> int:
     """Return the address of a `handler`."""
     address: int = ctypes.cast(function, _Address).value or 0
     return address
 
 
-def _tell_version(api: Any, metadata: Any) -> None:
+def _tell_version(api: Api, metadata: Metadata) -> None:
     """Set the version of the handler to the version of XLA, which accepts no other.
 
     Minor versions append to structures, which `_Structure.check` lets pass; another major version may have others."""
@@ -171,19 +175,19 @@ def _tell_version(api: Any, metadata: Any) -> None:
     metadata.major, metadata.minor, metadata.traits = api.major, api.minor, 0
 
 
-def _number(frame: Any) -> int:
+def _number(frame: Frame) -> int:
     frame.attrs.check()
     if frame.attrs.count != 1:
         raise RuntimeError(f"a call of a kernel has one attribute, got {frame.attrs.count}")
     return int(Scalar.from_address(frame.attrs.items[0]).value[0])
 
 
-def _buffers(given: Any, stream: int | None) -> list[object]:
+def _buffers(given: List, stream: int | None) -> list[Buffer]:
     given.check()
     return [_buffer(BufferOfXla.at(given.items[k]), stream) for k in range(given.count)]
 
 
-def _buffer(buffer: Any, stream: int | None) -> object:
+def _buffer(buffer: BufferOfXla, stream: int | None) -> Buffer:
     dtype = _TYPES.get(buffer.dtype)
     if dtype is None:
         raise RuntimeError(f"XLA passes a buffer of the type with the number {buffer.dtype}, which kernels do not have")
@@ -193,7 +197,7 @@ def _buffer(buffer: Any, stream: int | None) -> object:
     return DeviceBuffer(buffer.data or 0, dtype, shape, stream)
 
 
-def _stream(frame: Any) -> int:
+def _stream(frame: Frame) -> int:
     given = _StreamArguments(_StreamArguments.least(), None, frame.context, None)
     error = _Function(Api.at(frame.api).stream_get)(ctypes.addressof(given))
     if error:
@@ -201,8 +205,8 @@ def _stream(frame: Any) -> int:
     return int(given.stream or 0)
 
 
-def _error(frame: Any, message: str) -> int | None:
+def _error(frame: Frame, message: str) -> int | None:
     given = _ErrorArguments(_ErrorArguments.least(), None, message.encode("utf-8", "replace"), _INTERNAL)
-    api: Any = Api.from_address(frame.api)
+    api = Api.from_address(frame.api)
     error: int | None = _Function(api.error_create)(ctypes.addressof(given))
     return error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import VOID, DType, Lanes, Type, Vec, i32, like, u1
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import LoopAttr, Op, Region
+from spirograd.ir.nodes import LoopAttr, Op, Ref, Region
 from spirograd.ir.ops import OpCode
 
 
@@ -96,7 +95,7 @@ class Builder:
         self.ops.append(op)
         return op
 
-    def emit(self, code: OpCode, *args: Op, attr: Any = None, type: Type | None = None, regions: tuple[Region, ...] = ()) -> Op:
+    def emit(self, code: OpCode, *args: Op, attr: object = None, type: Type | None = None, regions: tuple[Region, ...] = ()) -> Op:
         """Append ``code``; ``type`` only where it does not follow from the operands."""
         t = result_type(code, args) if type is None else type
         return self.append(Op(code, t, args, attr, regions, self.loc, self.primal))
@@ -114,20 +113,20 @@ class Builder:
         """Return ``value`` converted to ``t``, or ``value`` itself if it has that type."""
         return value if value.type is t else self.emit(ops.cast, value, type=t)
 
-    def load(self, ref: Any, *indices: Op) -> Op:
+    def load(self, ref: Ref, *indices: Op) -> Op:
         return self.emit(ops.load, *indices, attr=ref, type=ref.dtype)
 
-    def store(self, ref: object, *indices_and_value: Op) -> Op:
+    def store(self, ref: Ref, *indices_and_value: Op) -> Op:
         return self.emit(ops.store, *indices_and_value, attr=ref, type=VOID)
 
-    def atomic(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:
+    def atomic(self, kind: str, ref: Ref, *indices_and_value: Op) -> Op:
         return self.emit(ops.atomic, *indices_and_value, attr=(kind, ref), type=ref.dtype)
 
     def combined(self, kind: str, old: Op, value: Op) -> Op:
         """Return the element that an atomic of ``kind`` stores in place of ``old``."""
         return value if kind == "exchange" else self.emit(ops.COMBINE[kind], old, value)
 
-    def update(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:
+    def update(self, kind: str, ref: Ref, *indices_and_value: Op) -> Op:
         """Emit a load and a store in place of an atomic. Return the old element."""
         *indices, value = indices_and_value
         old = self.load(ref, *indices)

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import SupportsFloat, SupportsInt, TypeVar
 
 import numpy as np
 
 from spirograd.base.dtypes import DType, u1
 
+N = TypeVar("N", bound="np.integer | np.floating | np.bool_")
 
-def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(t: DType, *args: Any) -> Any:
+
+def elementwise(function: Callable[..., object]) -> Callable[..., object]:
+    def run(t: DType, *args: object) -> object:
         return t.np.type(function(*args))
 
     return run
 
 
-def in_f64(function: Callable[..., Any]) -> Callable[..., Any]:
+def in_f64(function: Callable[..., object]) -> Callable[..., object]:
     """Evaluate in f64 (operands of f16 and f32), then round. The result is closer to the true value than back ends must be."""
 
-    def run(t: DType, *args: Any) -> Any:
+    def run(t: DType, *args: SupportsFloat) -> object:
         return t.np.type(function(*[np.float64(a) for a in args]))
 
     return run
 
 
-def quotient(t: DType, a: Any, b: Any) -> Any:
+def quotient(t: DType, a: SupportsInt, b: SupportsInt) -> object:
     """Divide and truncate."""
     x, y = int(a), int(b)
     if y == 0:
@@ -36,7 +38,7 @@ def quotient(t: DType, a: Any, b: Any) -> Any:
     return wrap(t, q if (x < 0) == (y < 0) else -q)
 
 
-def remainder(t: DType, a: Any, b: Any) -> Any:
+def remainder(t: DType, a: SupportsInt, b: SupportsInt) -> object:
     """Return the remainder with the sign of the dividend."""
     x, y = int(a), int(b)
     return t.np.type(0) if y == 0 else wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * truncated(x, y))
@@ -47,20 +49,20 @@ def truncated(x: int, y: int) -> int:
     return q if (x < 0) == (y < 0) else -q
 
 
-def floor_quotient(t: DType, a: Any, b: Any) -> Any:
+def floor_quotient(t: DType, a: SupportsInt, b: SupportsInt) -> object:
     return t.np.type(0) if int(b) == 0 else wrap(t, int(a) // int(b))
 
 
-def floor_remainder(t: DType, a: Any, b: Any) -> Any:
+def floor_remainder(t: DType, a: SupportsInt, b: SupportsInt) -> object:
     return t.np.type(0) if int(b) == 0 else wrap(t, int(a) % int(b))
 
 
-def wrap(t: DType, value: int) -> Any:
+def wrap(t: DType, value: int) -> object:
     """Return ``value`` modulo the range of the integer type ``t``."""
     return t.np.type(t.integer(value))
 
 
-def cast(t: DType, a: Any) -> Any:
+def cast(t: DType, a: np.generic | float) -> object:
     if t is u1:
         return np.bool_(a != 0)
     if t.is_int:
@@ -68,27 +70,27 @@ def cast(t: DType, a: Any) -> Any:
     return t.np.type(a)
 
 
-def bitcast(t: DType, a: object) -> Any:
+def bitcast(t: DType, a: object) -> object:
     return np.asarray(a).view(t.np)[()]
 
 
-def minimum(t: DType, a: Any, b: Any) -> Any:
+def minimum(t: DType, a: N, b: N) -> object:
     return np.fmin(a, b) if t.is_float else min(a, b)
 
 
-def maximum(t: DType, a: Any, b: Any) -> Any:
+def maximum(t: DType, a: N, b: N) -> object:
     return np.fmax(a, b) if t.is_float else max(a, b)
 
 
-def shift(left: bool) -> Callable[..., Any]:
-    def run(t: DType, a: Any, b: Any) -> Any:
+def shift(left: bool) -> Callable[..., object]:
+    def run(t: DType, a: SupportsInt, b: SupportsInt) -> object:
         count = int(b) % t.bits
         return wrap(t, int(a) << count if left else int(a) >> count)
 
     return run
 
 
-def bits(t: DType, value: Any) -> int:
+def bits(t: DType, value: SupportsInt) -> int:
     return int(value) & ((1 << t.bits) - 1)
 
 

@@ -9,7 +9,7 @@ up with the others. When all of the workgroup wait, they have to do so at the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -29,7 +29,7 @@ from spirograd.ir.nodes import Op, Region
 # operands and 0 of an operation on a tile; the value and 0 of a reduction or a scan; None and the mask of its lanes of a barrier of a
 # subgroup.
 Wait = tuple[Op, Any, int]
-Run = Iterator[Wait]
+Run = Generator[Wait, object, None]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Step | None, Callable[[Env], Run] | None]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
@@ -200,7 +200,7 @@ class _Group:
         self.sites = sites
         self.order = order
         self.lanes = lanes
-        self.runs: list[Any] = []
+        self.runs: list[Run] = []
         self.envs: list[Env] = []
         self.waiting: list[Wait | None] = []
 
@@ -235,7 +235,7 @@ class _Group:
     def _fail(self, outer: Env, op: Op, reached: int) -> None:
         record_fault(outer[FAULT], outer[LAUNCH], self.sites[op], _divergence(op), [np.int32(reached), np.int32(len(self.runs))])
 
-    def _resume(self, k: int, value: Any) -> None:
+    def _resume(self, k: int, value: object) -> None:
         try:
             self.waiting[k] = self.runs[k].send(value)
         except StopIteration:
@@ -273,20 +273,20 @@ class _Group:
 # --- results, in the order of the lanes --------------------------------------------------------------------------------------
 
 
-def _nothing(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _nothing(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     return [None] * len(waits)
 
 
-def _lanes_read(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _lanes_read(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     """Return the value that each lane reads. A lane that reads from a missing lane keeps its own value."""
     return [waits.get(wait[2], wait)[1] for wait in waits.values()]
 
 
-def _votes(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _votes(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     return [sum(1 << lane for lane, wait in waits.items() if wait[1])] * len(waits)
 
 
-def _tile_rows(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _tile_rows(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     """Return the rows of tiles. The entries of a lane are consecutive here, in the order of rows."""
     assert isinstance(op.type, Vec)
     n = op.type.n
@@ -294,13 +294,13 @@ def _tile_rows(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
     return [tuple(tile[k]) if k < n else (tile.dtype.type(0),) * n for k in waits]
 
 
-def _tile_entries(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _tile_entries(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     rows = [wait[1] for wait in waits.values()]
     tile = np.array(rows[: len(rows[0])])
     return [tuple(held) for held in (tile.T if op.attr == TRANSPOSED else tile).reshape(len(waits), -1)]
 
 
-def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     """Return the entries of products, with sums in the order of the inner index."""
     assert isinstance(op.type, Vec)
     n, held, total = math.isqrt(op.type.n * len(waits)), op.type.n, op.type.elem.np
@@ -311,7 +311,7 @@ def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
     return [tuple(entries) for entries in c.reshape(len(waits), -1)]
 
 
-def _combined(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+def _combined(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     code, t = ops.COMBINE[op.attr], op.type
     totals = list(accumulate([wait[1] for wait in waits.values()], lambda a, b: ops.evaluate(code, t, (a, b))))
     return totals if op.code is ops.subgroup_scan else [totals[-1]] * len(totals)

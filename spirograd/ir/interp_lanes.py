@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import DType, Lanes
+from spirograd.base.dtypes import Lanes, Type
 from spirograd.ir import ops
 from spirograd.ir.interp_state import Compiler, Env, Maker, Step
 from spirograd.ir.nodes import Op, Ref, ref_of
@@ -20,7 +19,7 @@ def has_lanes(op: Op) -> bool:
     return isinstance(op.type, Lanes) or any(isinstance(a.type, Lanes) for a in op.args)
 
 
-def over_lanes(c: Compiler, op: Op, function: Callable[..., Any]) -> Step:
+def over_lanes(c: Compiler, op: Op, function: Callable[..., object]) -> Step:
     """Apply ``function`` to the scalars of each lane."""
     t, out, args = op.type, c.entry(op), c.args(op)
     assert isinstance(t, Lanes)
@@ -32,12 +31,12 @@ def over_lanes(c: Compiler, op: Op, function: Callable[..., Any]) -> Step:
     return step
 
 
-def _value(function: Callable[[Lanes | DType, Any], Callable[..., Any]]) -> Callable[[Compiler, Op], Step]:
+def _value(function: Callable[[Type, object], Callable[..., object]]) -> Callable[[Compiler, Op], Step]:
     """Make steps of operations that are functions of their operands. ``function`` returns that function, given type and attribute."""
 
     def maker(c: Compiler, op: Op) -> Step:
         out, args = c.entry(op), c.args(op)
-        compute = function(op.type, op.attr)  # type: ignore[arg-type]
+        compute = function(op.type, op.attr)
 
         def step(env: Env) -> None:
             env[out] = compute(*[env[a] for a in args])
@@ -47,30 +46,33 @@ def _value(function: Callable[[Lanes | DType, Any], Callable[..., Any]]) -> Call
     return maker
 
 
-def _splat(t: Any, attr: Any) -> Callable[..., Any]:
+def _splat(t: Type, attr: object) -> Callable[..., object]:
+    assert isinstance(t, Lanes)
     return lambda value: np.full(t.n, value, t.elem.np)
 
 
-def _const(t: Any, attr: Any) -> Callable[..., Any]:
+def _const(t: Type, attr: object) -> Callable[..., object]:
+    assert isinstance(t, Lanes)
     values = np.array(attr, t.elem.np)
     return lambda: values
 
 
-def _reduce(t: Any, kind: str) -> Callable[..., Any]:
-    combine = ops.COMBINE[kind].evaluate
+def _reduce(t: Type, kind: object) -> Callable[..., object]:
+    combine = ops.COMBINE[str(kind)].evaluate
     assert combine is not None
     return lambda values: functools.reduce(functools.partial(combine, t), values)
 
 
-def _ballot(t: Any, attr: Any) -> Callable[..., Any]:
+def _ballot(t: Type, attr: object) -> Callable[..., object]:
     return lambda mask: np.int64(sum(1 << k for k, holds in enumerate(mask) if holds))
 
 
-def _of_bits(t: Any, attr: Any) -> Callable[..., Any]:
+def _of_bits(t: Type, attr: object) -> Callable[..., object]:
+    assert isinstance(t, Lanes)
     return lambda bits: np.array([bool(int(bits) >> k & 1) for k in range(t.n)])
 
 
-def _extract(t: Any, attr: Any) -> Callable[..., Any]:
+def _extract(t: Type, attr: object) -> Callable[..., object]:
     return lambda values, lane: values[int(lane)]
 
 
@@ -87,12 +89,12 @@ class _Accesses:
         self._index, self._view = c.new(), c.view(ref)[0]
         self._locate = c.locate(op, ref, [self._index])
 
-    def load(self, env: Env, index: int) -> Any:
+    def load(self, env: Env, index: int) -> object:
         env[self._index] = index
         n = self._locate(env)
         return env[self._view][n] if n >= 0 else self.dtype.np.type(0)
 
-    def store(self, env: Env, index: int, value: Any) -> None:
+    def store(self, env: Env, index: int, value: object) -> None:
         env[self._index] = index
         n = self._locate(env)
         if n >= 0:
@@ -152,8 +154,9 @@ def _store_compressed(c: Compiler, op: Op) -> Step:
 def _each_lane(c: Compiler, op: Op) -> Step:
     mask, *values = c.args(op)
     params, steps, results = c.region(op.regions[0])
-    out, types = c.entry(op), op.type
-    assert isinstance(types, tuple)
+    out = c.entry(op)
+    assert isinstance(op.type, tuple)
+    types = [t for t in op.type if isinstance(t, Lanes)]
 
     def step(env: Env) -> None:
         lanes = [np.zeros(t.n, t.elem.np) for t in types]
@@ -173,7 +176,7 @@ def call(c: Compiler, op: Op, function: tuple[Sequence[int], Sequence[Step], Seq
     """Make the step of a call of a function that only computes, for each lane."""
     params, steps, (result,) = function
 
-    def one(env: Env, values: Sequence[Any]) -> Any:
+    def one(env: Env, values: Sequence[object]) -> object:
         for param, value in zip(params, values):
             env[param] = value
         for run in steps:

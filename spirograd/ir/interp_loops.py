@@ -15,10 +15,11 @@ from spirograd.ir import ops
 from spirograd.ir.interp_state import Compiler, Env
 from spirograd.ir.nodes import Op, Region
 
+Steps = list[Any]  # of the kind that the caller runs: `interp_state.Step`, or steps that may wait
 # A function of the values of an invocation that yields the steps of each region in the order of execution.
-Loop = Callable[[Env], Iterator[list[Any]]]
+Loop = Callable[[Env], Iterator[Steps]]
 # A compiled region: the entries of its parameters, its steps, the entries of its results.
-CompileRegion = Callable[[Region], tuple[list[int], list[Any], list[int]]]
+CompileRegion = Callable[[Region], tuple[list[int], Steps, list[int]]]
 
 
 def _for(c: Compiler, op: Op, region: CompileRegion) -> Loop:
@@ -28,13 +29,13 @@ def _for(c: Compiler, op: Op, region: CompileRegion) -> Loop:
     assert isinstance(t, DType)
     convert = t.np.type
 
-    def independent(env: Env) -> Iterator[list[Any]]:
+    def independent(env: Env) -> Iterator[Steps]:
         for i in range(int(env[begin]), int(env[end])):
             env[index] = convert(i)
             yield steps
         env[out] = ()
 
-    def loop(env: Env) -> Iterator[list[Any]]:
+    def loop(env: Env) -> Iterator[Steps]:
         values = [env[s] for s in initial]
         for i in range(int(env[begin]), int(env[end])):
             env[index] = convert(i)
@@ -52,7 +53,7 @@ def _while(c: Compiler, op: Op, region: CompileRegion) -> Loop:
     tested, condition, (verdict, *more) = region(op.regions[0])
     carried, steps, results = region(op.regions[1])
 
-    def loop(env: Env) -> Iterator[list[Any]]:
+    def loop(env: Env) -> Iterator[Steps]:
         values = [env[s] for s in initial]
         while True:
             for s, value in zip(tested, values):

@@ -15,15 +15,15 @@ and none of its own, such as those to the tables of sparse fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base import artifact
 from spirograd.base.artifact import FaultSite
 from spirograd.base.records import dataclass
-from spirograd.ir.interp_loops import Loop
+from spirograd.ir.interp_loops import Loop, Steps
 from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, Step
-from spirograd.ir.nodes import Label, Op, Ref, SharedRef
+from spirograd.ir.nodes import ArrayRef, FieldRef, Label, Op, Ref, SharedRef
 
 # A function of the values of an invocation that returns the number of an element, or -1 if it is out of range.
 Locate = Callable[[Env], int]
@@ -113,7 +113,7 @@ class Races:
     def __init__(self) -> None:
         self.label: tuple[Label, list[int]] = Label(), []
         self.labelled = 0
-        self.elements: dict[Any, dict[str, _Kept]] = {}
+        self.elements: dict[object, dict[str, _Kept]] = {}
 
     def rival(self, key: object, access: _Access, rivals: Mapping[str, Sequence[str]]) -> _Access | None:
         """Return an earlier access to the element ``key`` with which this one races, or None, and keep this one for later accesses.
@@ -132,7 +132,7 @@ class Races:
 def watched_loop(races: Races, loop: Loop, index: int) -> Loop:
     """Return ``loop`` with the current iteration recorded in ``env``. ``index``: the entry of the index."""
 
-    def watched(env: Env) -> Iterator[list[Any]]:
+    def watched(env: Env) -> Iterator[Steps]:
         races.elements.clear()
         for number, steps in enumerate(loop(env)):
             env[ITERATION] = Iteration(number, (int(env[index]),))
@@ -166,21 +166,21 @@ def locate_access(c: Compiler, op: Op, ref: Ref, indices: Sequence[int]) -> Loca
     if c.races is None:
         return locate
     if isinstance(ref, SharedRef):
-        return _watched_shared(c, op, ref, locate)
+        return _watched_shared(c, c.races, op, ref, locate)
     if c.races.labelled == 0 or c.races.label[0].of != ref:
         return locate
     c.races.labelled -= 1
-    return _watched(c, op, ref, indices, locate)
+    return _watched(c, c.races, op, ref, indices, locate)
 
 
-def _watched_shared(c: Compiler, op: Op, ref: Ref, locate: Locate) -> Locate:
+def _watched_shared(c: Compiler, races: Races, op: Op, ref: Ref, locate: Locate) -> Locate:
     view = c.view(ref)[0]
 
     def watched(env: Env) -> int:
         n, here = locate(env), env[ITERATION]
         if n >= 0:
             access = _Access(here, here.barriers, here.clock, op, op.code.effect)
-            rival = c.races.rival((view, here.group, n), access, _RIVALS_SHARED)
+            rival = races.rival((view, here.group, n), access, _RIVALS_SHARED)
             if rival is not None:
                 threads = f"thread {here.thread} of a group", f"thread {rival.iteration.thread}"
                 _report(c, env, access, rival, threads, f"element {n} of a shared array", " without a barrier in between")
@@ -189,8 +189,9 @@ def _watched_shared(c: Compiler, op: Op, ref: Ref, locate: Locate) -> Locate:
     return watched
 
 
-def _watched(c: Compiler, op: Op, ref: Any, indices: Sequence[int], locate: Locate) -> Locate:
-    view, races, (about, index) = c.view(ref)[0], c.races, c.races.label
+def _watched(c: Compiler, races: Races, op: Op, ref: Ref, indices: Sequence[int], locate: Locate) -> Locate:
+    assert isinstance(ref, (FieldRef, ArrayRef))
+    view, (about, index) = c.view(ref)[0], races.label
     effect = "atomic" if about.atomic else op.code.effect
     components = indices[len(indices) - len(ref.element_shape) :]
 
@@ -213,7 +214,7 @@ def _index(index: Sequence[int]) -> str:
     return str(index[0]) if len(index) == 1 else str(tuple(index))
 
 
-def _element(ref: Any, env: Env, index: Sequence[int], components: Sequence[int]) -> str:
+def _element(ref: FieldRef | ArrayRef, env: Env, index: Sequence[int], components: Sequence[int]) -> str:
     """Return the text of an element in the terms of the program."""
     parts = [", ".join([str(env[k]) for k in entries]) for entries in (index, components)]
     return f"`{ref.name}[{parts[0] or None}]" + (f"[{parts[1]}]`" if components else "`")

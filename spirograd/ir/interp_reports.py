@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import SupportsInt
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.base.dtypes import DType, u1, unsigned
 from spirograd.base.errors import SpirogradAssertionError, render
 
+Words = np.ndarray[tuple[int, ...], np.dtype[np.uint32]]  # a record in memory, as 32-bit words
 
-def bits(t: DType, value: Any) -> int:
+
+def bits(t: DType, value: SupportsInt) -> int:
     """Return the bit pattern of a scalar, zero-extended."""
     if t is u1:
         return int(value)
@@ -22,13 +24,13 @@ def bits(t: DType, value: Any) -> int:
     return int(value) & ((1 << t.bits) - 1)
 
 
-def _words(dtypes: Sequence[DType], values: Sequence[object]) -> list[int]:
+def _words(dtypes: Sequence[DType], values: Sequence[SupportsInt]) -> list[int]:
     """Return scalars as pairs of 32-bit words, low before high."""
     patterns = [bits(t, x) for t, x in zip(dtypes, values)]
     return [word for pattern in patterns for word in (pattern & 0xFFFFFFFF, pattern >> 32)]
 
 
-def record_fault(record: Any, launch: Any, number: int, site: FaultSite, operands: Sequence[Any]) -> None:
+def record_fault(record: Words | None, launch: int, number: int, site: FaultSite, operands: Sequence[SupportsInt]) -> None:
     """Write the fault record if no fault came before. Raise the error if there is no record."""
     if record is None:
         raise SpirogradAssertionError(render(site.message.format(*operands), site.loc))
@@ -42,7 +44,7 @@ def record_fault(record: Any, launch: Any, number: int, site: FaultSite, operand
     record[artifact.FAULT_OPERANDS : artifact.FAULT_OPERANDS + len(words)] = words
 
 
-def record_print(ring: Any, launch: Any, number: int, site: PrintSite, operands: Sequence[Any]) -> None:
+def record_print(ring: Words | None, launch: int, number: int, site: PrintSite, operands: Sequence[SupportsInt]) -> None:
     """Write a record to the print ring. If the ring lacks capacity, only claim the space."""
     if ring is None:
         raise ValueError("the argument block has no entry for the print ring")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef
 from spirograd.ir.ops import OpCode
 
-Env = list[Any]
+if TYPE_CHECKING:
+    from spirograd.ir.interp_races import Races
+
+Env = list[Any]  # values: NumPy scalars, tuples of them, and NumPy arrays with an element for each lane
 Step = Callable[[Env], None]
 
 
-class Values(Mapping[Op, Any]):
+class Values(Mapping[Op, object]):
     """A mapping of the operations that have run to their values: NumPy scalars, and tuples for vectors and for results of control
     operations."""
 
@@ -27,7 +30,7 @@ class Values(Mapping[Op, Any]):
         self._entries = entries
         self._env = env
 
-    def __getitem__(self, op: Op) -> Any:
+    def __getitem__(self, op: Op) -> object:
         return self._env[self._entries[op]]
 
     def __iter__(self) -> Iterator[Op]:
@@ -71,11 +74,11 @@ class Compiler:
         self.chunks = 1  # The number of chunks of the range of a task.
         self.uncontended = False  # Whether the uncontended variants of tasks run.
         self.order: dict[Op, int] = {}  # Numbers of the operations of a grouped loop in the order of the program.
-        self.races: Any = None  # `interp_races.Races` if races are detected.
+        self.races: Races | None = None
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
         self.recursive = kernel.recursive()
 
-    def new(self, value: Any = None) -> int:
+    def new(self, value: object = None) -> int:
         self.template.append(value)
         return len(self.template) - 1
 

@@ -6,12 +6,11 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from spirograd.base.artifact import FAULT_FLAG
-from spirograd.base.dtypes import DType, Lanes, i64, scalar_of, storage, u1
+from spirograd.base.dtypes import DType, Lanes, Type, i64, scalar_of, storage, u1
 from spirograd.ir import interp_lanes, ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
@@ -61,9 +60,9 @@ def _evaluation_of_lanes(c: Compiler, op: Op) -> Step:
     return interp_lanes.over_lanes(c, op, functools.partial(evaluate, scalar_of(op.type)))
 
 
-def _is_wider(t: DType, source: Any) -> bool:
+def _is_wider(t: DType, source: Type) -> bool:
     """Return whether every value of ``source`` is a value of the integer type ``t``."""
-    return t.is_int and not source.is_float and t.min <= source.min and source.max <= t.max
+    return isinstance(source, DType) and t.is_int and not source.is_float and t.min <= source.min and source.max <= t.max
 
 
 def _apply(function: Callable[..., object], out: int, args: list[int]) -> Step:
@@ -252,7 +251,7 @@ def _block_entry(c: Compiler, op: Op) -> None:
     if op.code is ops.slot:
         slot = op.attr
     else:
-        keys: dict[Any, Callable[[], tuple[Any, ...]]] = {
+        keys: dict[OpCode, Callable[[], tuple[str, int, int, str]]] = {
             ops.arg: lambda: ("scalar", op.attr, 0, "primal"),
             ops.shape: lambda: ("shape", *op.attr, "primal"),
             ops.address: lambda: ("tree", op.attr[1], 0, "primal") if op.attr[0] == "tree" else ("array", op.attr[0], 0, op.attr[1]),

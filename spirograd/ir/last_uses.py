@@ -6,14 +6,14 @@ A backward liveness analysis over structured control flow. The live-ins of a loo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Union
 
 from spirograd.base.dtypes import Type
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
 # A value: the operation, or (operation, number) for results of control operations, since several `result` operations may name one result.
-_Key = Any
+_Key = Union[Op, tuple[Op, int]]
 
 
 class LastUses:

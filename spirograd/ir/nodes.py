@@ -353,13 +353,14 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot.
+    once, each of which has a thread slot. ``alternatives``: see `TaskInfo`.
     """
 
     work: int
     uncontended_work: int = 0
     unit: int = 1
     lanes: int = 1
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

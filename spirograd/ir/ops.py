@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class OpCode:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (BY_NAME.__getitem__, (self.name,))
 
 
@@ -67,7 +67,21 @@ _LEVELS = {
 BY_NAME: dict[str, OpCode] = {}
 
 
-def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCode:
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    class _Properties(TypedDict, total=False):
+        """The properties of an entry that have a default."""
+
+        domain: str
+        rule: str
+        commutative: bool
+        level: str
+        elementary: bool
+        evaluate: Callable[..., object]
+
+
+def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Unpack[_Properties]) -> OpCode:
     code = OpCode(name, arity, effect, doc, **kw)
     BY_NAME[name] = code
     return code
@@ -117,7 +131,7 @@ task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visibl
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
 # attr of add, sub, mul, div, fma, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check),
-# "reassoc" (a reduction: order is free), "exact" (rounded as written)
+# "reassoc" (a reduction: order is free), "exact" (rounded as written). attr of idiv, irem of i32: None, "f64" (the CPU divides as f64).
 
 add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=_E(np.add))
 sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))

@@ -44,12 +44,14 @@ from spirograd.ir.ops import OpCode
 LEVELS = ("kernel", "lowering", "device", "loops")
 _VECTORISE = ("", "no", "rest", "vectors")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
-# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written.
+# "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written;
+# "f64": divided as numbers of that type.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
     **dict.fromkeys((ops.add, ops.sub, ops.mul), ("nsw", "wrap", "reassoc", "exact")),
     **dict.fromkeys((ops.div, ops.fma), ("exact",)),
     **dict.fromkeys((ops.min_, ops.max_), ("reassoc", "exact")),
     **dict.fromkeys((ops.and_, ops.or_, ops.xor), ("reassoc",)),
+    **dict.fromkeys((ops.idiv, ops.irem), ("f64",)),
 }
 
 _VALUES = (DType, Vec, Lanes)

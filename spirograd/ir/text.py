@@ -9,7 +9,8 @@ import keyword
 import math
 import re
 from dataclasses import MISSING
-from typing import Any, NoReturn
+from enum import Enum
+from typing import TYPE_CHECKING, NoReturn
 
 from spirograd.base import dtypes
 from spirograd.base.artifact import FaultSite, PrintSite, Slot
@@ -46,14 +47,17 @@ from spirograd.ir.nodes import (
     accesses_of,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 # Everything that an attribute may contain, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
     ArrayArg, ArrayRef, BufferRef, ChunkAttr, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite,
     PrivateCopy, Reduction, ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
 _ENUMS = (BuiltIn, TempKind)
-_CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
-_ENUM_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _ENUMS}
+_CLASS_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
+_ENUM_BY_NAME: dict[str, type[Enum]] = {cls.__name__: cls for cls in _ENUMS}
 _NAMES: dict[str, object] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Fields of dataclasses that the text omits unless locations are requested.
 _LOC_FIELDS = frozenset(("loc",))
@@ -198,7 +202,7 @@ class _Printer:
             return self.construct(value)
         raise TypeError(f"an attribute cannot hold {value!r}")
 
-    def construct(self, value: Any) -> str:
+    def construct(self, value: DataclassInstance) -> str:
         """Return a dataclass as a call: positional where there is no default, keywords for fields that differ from the default."""
         parts: list[str] = []
         for name, default in _fields(value.__class__):
@@ -214,7 +218,7 @@ class _Printer:
 
 
 @functools.cache
-def _fields(cls: type[Any]) -> tuple[tuple[str, object], ...]:
+def _fields(cls: type[DataclassInstance]) -> tuple[tuple[str, object], ...]:
     """Return the names and defaults of the fields of a dataclass."""
     return tuple([(field.name, field.default) for field in fields(cls)])
 
@@ -326,7 +330,7 @@ class _Parser:
                 self.lines.append(line)
         self.lines.append(_Line(len(text.splitlines()) + 1, ""))
         self.next = 0
-        self.names: dict[str, Any] = dict(_NAMES)
+        self.names: dict[str, object] = dict(_NAMES)
         self.values: dict[str, Op] = {}
 
     def line(self) -> _Line:
@@ -342,19 +346,22 @@ class _Parser:
 
     # Expressions
 
-    def expression(self, line: _Line, text: str) -> Any:
+    def expression(self, line: _Line, text: str) -> object:
         try:
             tree = ast.parse(text.strip(), mode="eval").body
             return self.evaluate(tree)
         except (SyntaxError, TypeError, ValueError, KeyError) as error:
             line.fail(f"bad expression {text.strip()!r} ({error})")
 
-    def evaluate(self, node: ast.expr) -> Any:
+    def evaluate(self, node: ast.expr) -> object:
         """Evaluate an expression of constants, names, tuples and calls of the attribute classes."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self.evaluate(node.operand)
+            operand = self.evaluate(node.operand)
+            if not isinstance(operand, (int, float)):
+                raise ValueError(f"{ast.unparse(node)} is not allowed")
+            return -operand
         if isinstance(node, ast.Tuple):
             return tuple([self.evaluate(x) for x in node.elts])
         if isinstance(node, ast.Name):
@@ -543,7 +550,7 @@ class _Parser:
             args.append(self.values[value])
         return tuple(args)
 
-    def constant(self, line: _Line, value: object, t: DType) -> Any:
+    def constant(self, line: _Line, value: object, t: DType) -> object:
         """Return a literal, rounded to its type: ``const[0.1] : f32`` is the nearest f32."""
         wanted = (int, float) if t.is_float else bool if t is dtypes.u1 else int
         if not isinstance(value, wanted) or (isinstance(value, bool) and t is not dtypes.u1):

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
+from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.indexing import shape_name
 from spirograd.lang.leaves import AggregateType, typed
 from spirograd.lang.matrix import Matrix, make, make_host_element
-from spirograd.lang.scalar import type_error
+from spirograd.lang.scalar import Scalar, type_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from spirograd.lang.data.enums import Layout
+    from spirograd.lang.data.field import FieldOptions
+    from spirograd.lang.data.tensor import TensorOptions
 
 
 class MatrixType(AggregateType):
-    """The type of n x m matrices of ``dtype``, or of vectors of n entries (``m`` None). Calling it makes a value.
+    """The type of n x m matrices of ``dtype``; `VectorType` is that of vectors. Calling it makes a value.
 
-    Without ``dtype`` it is an annotation only, for arguments of functions and elements of arrays of any type. ``vec3(1)`` repeats a number,
-    ``vec3(v.xy, 1)`` joins vectors and numbers, ``mat2([[1, 2], [3, 4]])`` takes rows.
+    Without ``dtype`` the entries keep their types: for arguments of functions, and elements of arrays of any type. ``vec3(1)`` repeats a
+    number, ``vec3(v.xy, 1)`` joins vectors and numbers, ``mat2([[1, 2], [3, 4]])`` takes rows.
     """
 
     __slots__ = ("_dtype", "shape")
 
-    def __init__(self, n: int, m: int | None, dtype: object) -> None:
-        for extent in (n, m):
-            if extent is not None and (not isinstance(extent, (int, np.integer)) or extent < 1):
+    def __init__(self, n: int, m: int, dtype: object) -> None:
+        self._set((n, m), dtype)
+
+    def _set(self, shape: Sequence[int], dtype: object) -> None:
+        for extent in shape:
+            if not isinstance(extent, (int, np.integer)) or extent < 1:
                 raise type_error(f"the extents of a vector or matrix type are positive integers, got {extent!r}")
-        self.shape: tuple[int, ...] = (int(n),) if m is None else (int(n), int(m))
+        self.shape: tuple[int, ...] = tuple(map(int, shape))
         # Python's int and float mean the default types, which are known at use: `math.vec3` exists before `init`.
         kept = dtype is None or (dtype in (int, float) and not isinstance(dtype, (DType, np.dtype)))
         self._dtype = dtype if kept else arithmetic.as_dtype(dtype)
@@ -81,7 +95,7 @@ class MatrixType(AggregateType):
         return hash((self.shape, str(self.entry_dtype)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (MatrixType, (self.n, self.m if self.ndim == 2 else None, self._dtype))
+        return (element_type, (self.shape, self._dtype))
 
     def __repr__(self) -> str:
         name = "vector" if self.ndim == 1 else "matrix"
@@ -102,39 +116,37 @@ class MatrixType(AggregateType):
         if not args:
             raise type_error(f"{self!r} needs values", f"`{self!r}(0)` fills with zeros")
         flat = [e for a in args for e in _flatten(a)]
-        if len(args) == 1 and scalar.is_scalar(args[0]):
+        if len(args) == 1 and scalar.is_scalar(without_axes(args[0])):
             flat *= self.size
         if len(flat) != self.size:
             raise type_error(f"a {shape_name(self.shape)} has {self.size} entries, got {len(flat)}")
-        return make([typed(e, self.dtype) for e in flat], self.shape)
+        dtype = self.entry_dtype
+        return make(flat if dtype is None else [typed(e, dtype) for e in flat], self.shape)
 
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return (self.dtype,) * self.size
 
-    def build(self, leaves: Sequence[object]) -> Matrix:
+    def build(self, leaves: Sequence[Scalar]) -> Matrix:
         return make(leaves, self.shape)
 
-    def numbers_of(self, value: object) -> list[Any]:
-        if not isinstance(value, (Matrix, fields.Field, ndarrays.Ndarray)) and hasattr(value, "__array__"):
-            value = np.asarray(value)
-        if isinstance(value, (list, tuple, np.ndarray)):
+    def numbers_of(self, value: object) -> list[Scalar]:
+        if isinstance(value, (list, tuple)) or host_array(value) is not None:
             value = Matrix(value)
         if not isinstance(value, Matrix) or value.shape != self.shape:
             raise type_error(f"expected a {self._called}, got {scalar.describe(value)}")
         return list(value.entries)
 
     def converted(self, value: object) -> Matrix:
-        converted: Matrix = self.build(self.numbers_of(value)) if self.entry_dtype is None else super().converted(value)
-        return converted
+        return self.build(self.numbers_of(value) if self.entry_dtype is None else self.leaves_of(value))
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
 
     def cast(self, value: object) -> Matrix:
         """Return ``value`` converted to this type."""
         return self(value)
 
-    def field(self, shape: Any = None, **options: Any) -> fields.MatrixField:
+    def field(self, shape: object = None, **options: Unpack[FieldOptions]) -> fields.MatrixField:
         """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
@@ -142,30 +154,126 @@ class MatrixType(AggregateType):
         """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
         return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
-    def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
+    def tensor(self, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
         """Make a tensor of this type; the options are those of `tensor`."""
         return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
 
 
-def _flatten(x: object) -> list[object]:
+def _flatten(x: object) -> list[Scalar]:
     if scalar.is_scalar(x):
         return [x]
     if isinstance(x, Matrix):
         return list(x.entries)
-    if isinstance(x, np.ndarray):
-        return list(x.reshape(-1).tolist())
     if isinstance(x, (list, tuple)):
         return [e for item in x for e in _flatten(item)]
+    array = host_array(x)
+    if array is not None:
+        return list(array.reshape(-1).tolist())
     raise type_error(f"a vector or matrix cannot be made of {scalar.describe(x)}")
 
 
-def vector(n: int, dtype: object = None) -> MatrixType:
-    """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type."""
-    return MatrixType(n, None, dtype)
+class VectorType(MatrixType):
+    """The type of vectors of n entries of ``dtype``. ``unpacked`` has no effect: entries are scalars of their own always."""
+
+    __slots__ = ()
+
+    def __init__(self, n: int, dtype: object, unpacked: bool = False) -> None:
+        self._set((n,), dtype)
 
 
-def matrix(n: int, m: int, dtype: object = None) -> MatrixType:
-    """Return the type of matrices of n rows and m columns. Without ``dtype``, it is an annotation for matrices of any type."""
+def element_type(shape: Sequence[int], dtype: object) -> MatrixType:
+    """Return the type of vectors or matrices of this shape."""
+    return VectorType(shape[0], dtype) if len(shape) == 1 else MatrixType(shape[0], shape[1], dtype)
+
+
+class UnsizedType(AggregateType):
+    """Annotation of vectors (``ndim`` 1) or matrices (2) of any size, of ``dtype`` or of any type: for arguments and results of functions,
+    and for elements of arrays. ``n``, ``m`` and ``shape`` are None."""
+
+    __slots__ = ("_dtype", "ndim")
+    n = m = shape = None
+
+    def __init__(self, ndim: int, dtype: object) -> None:
+        self.ndim = ndim
+        self._dtype = dtype
+
+    @property
+    def entry_dtype(self) -> DType | None:
+        """The type of the entries; None if it is unspecified."""
+        return None if self._dtype is None else arithmetic.as_dtype(self._dtype)
+
+    dtype = entry_dtype
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnsizedType) and self.ndim == other.ndim and self.entry_dtype is other.entry_dtype
+
+    def __hash__(self) -> int:
+        return hash((self.ndim, str(self.entry_dtype)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (UnsizedType, (self.ndim, self._dtype))
+
+    def __repr__(self) -> str:
+        name = "vector" if self.ndim == 1 else "matrix"
+        return f"{name}()" if self.entry_dtype is None else f"{name}(dtype={self.entry_dtype})"
+
+    def converted(self, value: object) -> Matrix:
+        if isinstance(value, (list, tuple)):
+            value = Matrix(value)
+        if not isinstance(value, Matrix) or value.ndim != self.ndim:
+            raise type_error(f"expected a {'vector' if self.ndim == 1 else 'matrix'}, got {scalar.describe(value)}")
+        return make(value.entries, value.shape) if self.entry_dtype is None else value.cast(self.entry_dtype)
+
+    def __call__(self, *args: object) -> Matrix:
+        raise self._unsized("a value of it cannot be made")
+
+    def leaf_dtypes(self) -> tuple[DType, ...]:
+        raise self._unsized("its values have no fixed number of entries")
+
+    def build(self, leaves: Sequence[Scalar]) -> Matrix:
+        raise self._unsized("its values have no fixed number of entries")
+
+    def numbers_of(self, value: object) -> list[Scalar]:
+        raise self._unsized("its values have no fixed number of entries")
+
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> NoReturn:
+        raise self._unsized("fields cannot have elements of it")
+
+    def _unsized(self, problem: str) -> SpirogradTypeError:
+        sizes = "3" if self.ndim == 1 else "3, 3"
+        hint = f"give its size, as in `{'vector' if self.ndim == 1 else 'matrix'}({sizes}, {self.entry_dtype or 'sg.f32'})`"
+        return type_error(f"the type `{self!r}` has no size: {problem}", hint)
+
+
+@overload
+def vector(n: int, dtype: object = None, unpacked: bool = False) -> MatrixType: ...
+
+
+@overload
+def vector(n: None = None, dtype: object = None, unpacked: bool = False) -> UnsizedType: ...
+
+
+def vector(n: int | None = None, dtype: object = None, unpacked: bool = False) -> MatrixType | UnsizedType:
+    """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type; without ``n``, for those of
+    any size. ``unpacked``, of Quadrants, has no effect: a vector in a kernel is n scalars, each of which may have a register."""
+    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype, unpacked)
+
+
+@overload
+def matrix(n: int, m: int, dtype: object = None) -> MatrixType: ...
+
+
+@overload
+def matrix(n: None = None, m: None = None, dtype: object = None) -> UnsizedType: ...
+
+
+def matrix(n: int | None = None, m: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
+    """Return the type of matrices of n rows and m columns. Without ``dtype``, it is an annotation for matrices of any type; without ``n``
+    and ``m``, of any size."""
+    if n is None and m is None:
+        return UnsizedType(2, dtype)
+    if n is None or m is None:
+        raise type_error(f"a matrix type has rows and columns, got n = {n} and m = {m}", "write `matrix(3, 3, sg.f32)`")
     return MatrixType(n, m, dtype)
 
 
@@ -177,7 +285,7 @@ class VectorOf:
     def __class_getitem__(cls, item: object) -> MatrixType:
         if not isinstance(item, tuple) or len(item) != 2:
             raise type_error("`types.Vector` takes a number of entries and a type", "write `types.Vector[3, sg.f32]`")
-        return vector(*item)
+        return VectorType(*item)
 
 
 class MatrixOf:
@@ -188,7 +296,7 @@ class MatrixOf:
     def __class_getitem__(cls, item: object) -> MatrixType:
         if not isinstance(item, tuple) or len(item) != 3:
             raise type_error("`types.Matrix` takes numbers of rows and columns and a type", "write `types.Matrix[2, 3, sg.f32]`")
-        return matrix(*item)
+        return MatrixType(*item)
 
 
 class NdarrayType(NearNames):
@@ -196,7 +304,8 @@ class NdarrayType(NearNames):
 
     ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``element_dim``: axes of an element, of any extent: the
     last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of elements; ``field_dim`` is its old
-    name. ``needs_grad``: accepted, without effect. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
+    name. ``needs_grad``: True refuses ndarrays without a gradient; with False, torch tensors are passed as if detached. ``boundary``:
+    "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
     __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")
@@ -224,6 +333,8 @@ class NdarrayType(NearNames):
         self.dtype: DType | None = None
         if isinstance(dtype, MatrixType):
             self.dtype, self.element_shape = dtype.entry_dtype, dtype.shape
+        elif isinstance(dtype, UnsizedType):
+            self.dtype, element_dim = dtype.entry_dtype, dtype.ndim
         elif dtype is not None:
             self.dtype = arithmetic.as_dtype(dtype)
             if element_shape is None and not element_dim:
@@ -237,6 +348,11 @@ class NdarrayType(NearNames):
         if len(parts) > 2:
             raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
         return cls(*parts)
+
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
 
     def _key(self) -> tuple[object, ...]:
         return (self.dtype, self.ndim, self.element_dim, self.element_shape, self.needs_grad, self.boundary)
@@ -281,6 +397,11 @@ class Template:
 
     __slots__ = ()
 
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Template)
 
@@ -292,6 +413,33 @@ class Template:
 
 
 template = Template
+
+
+class OptionalType:
+    """Annotation of an argument that may be None: ``types.NDArray[sg.f32, 1] | None``. ``inner``: the annotation of other values."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    @classmethod
+    def of(cls, annotation: object, other: None) -> OptionalType:
+        """Return the union of an annotation and None; NotImplemented for other unions."""
+        return cls(annotation) if other is None else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} | None"
+
+
+def without_none(annotation: object) -> object:
+    """Return the annotation X of ``X | None`` and ``Optional[X]``; None for others."""
+    if isinstance(annotation, OptionalType):
+        return annotation.inner
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return None
+    parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 else None
 
 
 class TripletsType:
@@ -353,7 +501,7 @@ def is_signed(dtype: object) -> bool:
 
 def is_tensor(dtype: object) -> bool:
     """Return whether a type is a vector or matrix type."""
-    return isinstance(dtype, MatrixType)
+    return isinstance(dtype, (MatrixType, UnsizedType))
 
 
 def _scalar_type(dtype: object) -> DType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from spirograd.base.errors import SpirogradCallError
 from spirograd.base.wording import did_you_mean
@@ -12,7 +11,7 @@ from spirograd.base.wording import did_you_mean
 class ArgPack:
     """An instance of a type made by `types.argpack`. Members are attributes, which may be assigned."""
 
-    def __init__(self, **members: Any) -> None:
+    def __init__(self, **members: object) -> None:
         names = self.keys
         for name in members:
             if name not in names:
@@ -30,11 +29,11 @@ class ArgPack:
         return [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]
 
     @property
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> list[tuple[str, object]]:
         """The names and values of the members."""
         return [(name, getattr(self, name)) for name in self.keys]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the members by name; argpacks among them become dictionaries, too."""
         return {name: value.to_dict() if isinstance(value, ArgPack) else value for name, value in self.items}
 

@@ -6,7 +6,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, SupportsFloat, TypeVar, overload
 
 import numpy as np
 
@@ -16,38 +16,61 @@ from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
 from spirograd.lang import float_parts, scalar, traced_numbers
 from spirograd.lang.context import current_trace, language_options
-from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, type_error
+from spirograd.lang.scalar import Number, Scalar, Value, as_value, dtype_of, emit, is_scalar, type_error
 from spirograd.lang.traced_numbers import TracedNumber
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
+# A function of Python or NumPy that computes with plain numbers.
+OfNumbers = Callable[..., Number]
 
 
 class Elementwise(Protocol):
     """A function of numbers, vectors and matrices, in kernels or in Python; its result is one of these."""
 
-    __name__: str
-    __qualname__: str
-
-    def __call__(self, *args: Any) -> Any: ...
+    def __call__(self, *args: object) -> Any: ...
 
 
 class Unary(Protocol):
     """A function of one number, vector or matrix."""
 
-    def __call__(self, x: Any, /) -> Any: ...
+    def __call__(self, x: object, /) -> Any: ...
 
 
 class Binary(Protocol):
     """A function of two numbers, vectors or matrices."""
 
-    def __call__(self, a: Any, b: Any, /) -> Any: ...
+    def __call__(self, a: object, b: object, /) -> Any: ...
 
 
-def elementwise(function: F) -> F:
+class Ternary(Protocol):
+    """A function of three numbers, vectors or matrices."""
+
+    def __call__(self, a: object, b: object, c: object, /) -> Any: ...
+
+
+class Rounding(Protocol):
+    """A function that rounds a number, or the entries of a vector or matrix, to integers. ``dtype``: the type of the result."""
+
+    def __call__(self, x: object, dtype: DType | None = None) -> Any: ...
+
+
+@overload
+def elementwise(function: Callable[[Scalar], object]) -> Unary: ...
+
+
+@overload
+def elementwise(function: Callable[[Scalar, Scalar], object]) -> Binary: ...
+
+
+@overload
+def elementwise(function: Callable[[Scalar, Scalar, Scalar], object]) -> Ternary: ...
+
+
+def elementwise(function: Callable[..., object]) -> Elementwise:
     """Apply ``function`` to each entry where an argument is a matrix (anything with ``__sg_elementwise__``)."""
 
     @functools.wraps(function)
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         for a in args:
             hook = getattr(a, "__sg_elementwise__", None)
             if hook is not None:
@@ -57,8 +80,7 @@ def elementwise(function: F) -> F:
                 raise type_error(f"`{function.__name__}` takes numbers, vectors and matrices, not {scalar.describe(a)}")
         return function(*args)
 
-    run.__sg_traceable__ = True  # type: ignore[attr-defined]
-    return run  # type: ignore[return-value]
+    return traceable(run)
 
 
 def traceable(function: F) -> F:
@@ -67,8 +89,8 @@ def traceable(function: F) -> F:
     return function
 
 
-def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str) -> Unary:
-    def run(x: Any) -> Any:
+def _unary_math(name: str, code: OpCode, python: OfNumbers, doc: str) -> Unary:
+    def run(x: Scalar) -> Scalar:
         return emit(code, scalar.to_float(x)) if isinstance(x, Value) else _python(python, x)
 
     run.__name__ = run.__qualname__ = name
@@ -76,13 +98,14 @@ def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str
     return elementwise(run)
 
 
-def _python(function: Callable[..., Any], *args: Any) -> object:
+def _python(function: OfNumbers, *args: Number) -> Number:
     """Return the function in Python scope, with NaN and infinities as in kernels."""
     if any(isinstance(a, TracedNumber) for a in args):
         return traced_numbers.apply(function, args)
     with np.errstate(all="ignore"):
         value = function(*[np.float64(a) for a in args])
-    return value.item() if isinstance(value, np.generic) else value
+    number: Number = value.item() if isinstance(value, np.generic) else value
+    return number
 
 
 sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "Return the square root of x: NaN below 0.")
@@ -102,21 +125,21 @@ def _nearest(x: Value) -> Value:
     truncated = emit(ir.trunc, x)
     far = scalar.greater_equal(builtins.abs(x - truncated), scalar.constant(0.5, x.dtype))
     away = scalar.select(x < 0, truncated - 1, truncated + 1)
-    rounded: Value = scalar.select(far, away, truncated)
+    return scalar.select(far, away, truncated)
+
+
+def _nearest_number(x: np.float64) -> np.float64:
+    truncated = np.trunc(x)
+    rounded: np.float64 = truncated + np.copysign(1.0, x) if builtins.abs(x - truncated) >= 0.5 else truncated
     return rounded
 
 
-def _nearest_number(x: Any) -> object:
-    truncated = np.trunc(x)
-    return truncated + np.copysign(1.0, x) if builtins.abs(x - truncated) >= 0.5 else truncated
-
-
-def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Elementwise:
-    def run(x: Any, dtype: DType | None = None) -> Any:
+def _rounding(name: str, emit_value: Callable[[Value], Value], python: OfNumbers, doc: str) -> Rounding:
+    def run(x: Scalar, dtype: DType | None) -> object:
         y = (emit_value(x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
         return y if dtype is None else cast(y, dtype)
 
-    def entry(x: object, dtype: DType | None = None) -> Any:
+    def entry(x: Any, dtype: DType | None = None) -> object:
         hook = getattr(x, "__sg_elementwise__", None)
         return hook(lambda e: entry(e, dtype), (x,)) if hook is not None else run(x, dtype)
 
@@ -132,21 +155,21 @@ trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards
 
 
 @elementwise
-def atan2(y: object, x: object) -> Any:
+def atan2(y: Scalar, x: Scalar) -> Scalar:
     """Return the angle of the point (x, y), in radians, between -pi and pi."""
     if not isinstance(y, Value) and not isinstance(x, Value):
         return _python(np.arctan2, y, x)
     return _float_binary(ir.atan2, y, x)
 
 
-def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
+def _float_binary(code: OpCode, a: Scalar, b: Scalar) -> Value:
     t = promote(dtype_of(a), dtype_of(b))
     t = t if t.is_float else scalar.trace_of().options.default_fp
     return emit(code, scalar.cast(a, t), scalar.cast(b, t))
 
 
 @elementwise
-def pow(x: Any, y: Any) -> Any:
+def pow(x: Scalar, y: Scalar) -> Scalar:
     """Return ``x ** y``; for two integers an integer, truncated if the exponent is negative.
 
     A negative constant exponent raises SpirogradTypeError.
@@ -155,38 +178,38 @@ def pow(x: Any, y: Any) -> Any:
 
 
 @elementwise
-def abs(x: Any) -> Any:
+def abs(x: Scalar) -> Scalar:
     """Return the absolute value of x."""
     return builtins.abs(x)
 
 
 @elementwise
-def neg(x: Any) -> Any:
+def neg(x: Scalar) -> Scalar:
     """Return ``-x``."""
     return -x
 
 
 @elementwise
-def isnan(x: Any) -> Any:
+def isnan(x: Scalar) -> Scalar:
     """Return whether x is NaN."""
     return _classify(ir.isnan, math.isnan, x)
 
 
 @elementwise
-def isinf(x: Any) -> Any:
+def isinf(x: Scalar) -> Scalar:
     """Return whether x is infinite."""
     return _classify(ir.isinf, math.isinf, x)
 
 
-def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> bool | Value:
+def _classify(code: OpCode, python: Callable[[float], bool], x: Scalar) -> bool | Value:
     if not isinstance(x, Value):
         return python(traced_numbers.plain(x))
     return emit(code, x) if x.dtype.is_float else scalar.constant(False)
 
 
-def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: str) -> Elementwise:
+def _extremum(name: str, code: OpCode, python: Callable[[Number, Number], Number], doc: str) -> Elementwise:
     @elementwise
-    def two(a: Any, b: Any) -> Any:
+    def two(a: Scalar, b: Scalar) -> Scalar:
         if not isinstance(a, Value) and not isinstance(b, Value):
             return python(a, b)
         x, y, t = scalar.unify(a, b)
@@ -194,7 +217,7 @@ def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: s
             return emit(ir.or_ if code is ir.max_ else ir.and_, as_value(a), as_value(b))
         return emit(code, x, y)
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         if len(args) < 2:
             raise type_error(f"`{name}` takes two arguments or more, got {len(args)}", f"for the entries of a vector there is `v.{name}()`")
         return functools.reduce(two, args)
@@ -212,8 +235,8 @@ max = _extremum(
 )
 
 
-def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Binary:
-    def run(a: Any, b: Any) -> Any:
+def _operator(name: str, function: scalar.Operator, doc: str) -> Binary:
+    def run(a: Scalar, b: Scalar) -> Scalar:
         return function(a, b)
 
     run.__name__ = run.__qualname__ = name
@@ -244,58 +267,60 @@ cmp_ge = _operator("cmp_ge", scalar.greater_equal, "Return ``a >= b``.")
 
 
 @elementwise
-def bit_not(x: Any) -> Any:
+def bit_not(x: Scalar) -> Scalar:
     """Return ``~x``."""
+    if isinstance(x, (float, TracedNumber)):
+        raise type_error(f"`~` needs integers, not {scalar.describe(x)}")
     return ~x
 
 
 @elementwise
-def logical_not(x: object) -> Any:
+def logical_not(x: Scalar) -> Scalar:
     """Return ``not x``."""
     return scalar.logical_not(x)
 
 
 @elementwise
-def logical_and(a: object, b: object) -> Any:
+def logical_and(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a and b``, evaluating both."""
     return scalar.bit_and(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
-def logical_or(a: object, b: object) -> Any:
+def logical_or(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a or b``, evaluating both."""
     return scalar.bit_or(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
-def select(condition: object, a: object, b: object) -> Any:
+def select(condition: Scalar, a: Scalar, b: Scalar) -> Scalar:
     """Return ``a`` where ``condition`` holds, else ``b``, entry by entry; both are computed."""
     return scalar.select(condition, a, b)
 
 
 @traceable
-def cast(x: Any, dtype: Any) -> Any:
+def cast(x: object, dtype: object) -> Any:
     """Convert a number, vector or matrix to ``dtype``. Floats become integers towards zero, saturating, and NaN becomes 0; integers that
     do not fit wrap.
     """
-    dtype = as_dtype(dtype)
+    t = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
-        return hook(lambda e: cast(e, dtype), (x,))
+        return hook(lambda e: cast(e, t), (x,))
     if not is_scalar(x):
-        raise type_error(f"{scalar.describe(x)} cannot be cast to {dtype}")
-    return scalar.cast(x, dtype) if isinstance(x, Value) else dtype(x)
+        raise type_error(f"{scalar.describe(x)} cannot be cast to {t}")
+    return scalar.cast(x, t) if isinstance(x, Value) else t(x)
 
 
 @traceable
 def bit_cast(x: object, dtype: object) -> Any:
     """Return the same bits as a value of ``dtype``. Raises SpirogradTypeError for another width."""
-    dtype = as_dtype(dtype)
+    t = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
-        return hook(lambda e: bit_cast(e, dtype), (x,))
+        return hook(lambda e: bit_cast(e, t), (x,))
     if isinstance(x, Value) or _tracing():
-        return scalar.bit_cast(x, dtype)
+        return scalar.bit_cast(x, t)
     raise type_error("bit_cast of a Python number: its width is not known", "use NumPy's `view` outside of kernels")
 
 
@@ -321,7 +346,7 @@ def as_dtype(t: object) -> DType:
 
 
 def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Unary:
-    def run(x: Any) -> Any:
+    def run(x: Scalar) -> Scalar:
         if not isinstance(x, Value):
             return python(int(x))
         scalar.need_integers(name, x)
@@ -337,7 +362,7 @@ clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "R
 
 
 @elementwise
-def ffs(x: Any) -> Any:
+def ffs(x: Scalar) -> Scalar:
     """Return the position of the lowest one bit, counted from 1, an i32; 0 if there is none."""
     if not isinstance(x, Value):
         return (int(x) & -int(x)).bit_length()
@@ -347,7 +372,7 @@ def ffs(x: Any) -> Any:
 
 
 @traceable
-def frexp(x: Any) -> tuple[Any, Any]:
+def frexp(x: object) -> tuple[Any, Any]:
     """Return the fraction and the exponent of x.
 
     ``x == fraction * 2 ** exponent``, where the magnitude of the fraction is in [0.5, 1) and the exponent is an i32. For vectors, the
@@ -358,6 +383,8 @@ def frexp(x: Any) -> tuple[Any, Any]:
         return hook(lambda e: frexp(e)[0], (x,)), hook(lambda e: frexp(e)[1], (x,))
     if isinstance(x, Value):
         return float_parts.fraction_and_exponent(x)
+    if not isinstance(x, SupportsFloat):
+        raise type_error(f"`frexp` takes numbers, vectors and matrices, not {scalar.describe(x)}")
     return math.frexp(x)
 
 
@@ -373,8 +400,10 @@ def one(x: object) -> Any:
     return _filled(x, 1)
 
 
-def _filled(x: object, value: int) -> Any:
+def _filled(x: object, value: int) -> object:
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
         return hook(lambda e: _filled(e, value), (x,))
+    if not is_scalar(x):
+        raise type_error(f"expected a number, vector or matrix, got {scalar.describe(x)}")
     return scalar.cast(value, x.dtype) if isinstance(x, Value) else type(traced_numbers.plain(x))(value)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError
@@ -15,31 +15,37 @@ from spirograd.ir.builder import Builder
 from spirograd.lang.language_options import LanguageOptions
 
 if TYPE_CHECKING:
+    from spirograd.base.dtypes import DType
     from spirograd.base.protocols import Allocation
     from spirograd.base.recorder import Recorder
+    from spirograd.ir.nodes import Op
     from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.nodes import SNode
     from spirograd.lang.data.scalar_field import ScalarField
     from spirograd.lang.frontend.kernel import Kernel
+    from spirograd.lang.frontend.scalar_cells import Cell
     from spirograd.lang.frontend.specialization import Specialization
     from spirograd.lang.frontend.steps import Packer
+    from spirograd.lang.groups import SharedArray
     from spirograd.lang.session_protocol import Session
+    from spirograd.lang.traced_numbers import TracedNumber
 
-    ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray]
+    ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray, Cell, TracedNumber]
 
 
 @dataclass(slots=True)
 class GroupScope:
     """The parallel loop being traced.
 
-    The attributes are the number of the iteration, counted from 0 (an operation), the number of iterations (another operation), and the
-    size of its groups of threads. ``used``: whether it uses groups; ``exchanges``: shared arrays by type, see `tiles`.
+    ``number``: the index and where it begins, which is the number of the iteration, counted from 0; ``count``: where the loop begins and
+    ends; ``size``: of its groups of threads. ``used``: whether it uses groups; ``exchanges``: shared arrays by type, see `tiles`.
     """
 
-    number: Any
-    count: Any
+    number: tuple[Op, Op]
+    count: tuple[Op, Op]
     size: int
     used: bool = False
-    exchanges: dict[Any, Any] = field(default_factory=dict)
+    exchanges: dict[DType, SharedArray] = field(default_factory=dict)
 
 
 class _Scope(threading.local):
@@ -85,15 +91,17 @@ class Services:
     session: Session | None = None
     after_allocation: Callable[[], None] | None = None
 
-    def gradient_of(self, kernel: object) -> object:
+    def gradient_of(self, kernel: Kernel) -> object:
         """Return the value of `kernel.grad`."""
         raise NotImplementedError
 
-    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(
+        self, kernel: Kernel, session: Session, specialization: Specialization, args: tuple[object, ...], returned: object
+    ) -> None:
         """Run the gradient of a kernel from memory as it was before the kernel."""
         raise NotImplementedError
 
-    def deactivate_cells(self, node: object) -> None:
+    def deactivate_cells(self, node: SNode) -> None:
         """Deactivate all cells of a sparse node."""
         raise NotImplementedError
 

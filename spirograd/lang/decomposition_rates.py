@@ -13,20 +13,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, dense_algebra, scalar
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Scalar, Value
 
-Matrix = Sequence[Sequence[Any]]  # Rows of a matrix.
-Rows = list[list[Any]]
+Matrix = Sequence[Sequence[Scalar]]  # Rows of a matrix.
+Rows = list[list[Scalar]]
 # Values that differ by less, in units of the rounding error of the larger one, count as equal.
 _EQUAL = 4
 
 
-def constant(x: Any, t: DType) -> Value:
+def constant(x: Scalar, t: DType) -> Value:
     """Return a run-time value whose derivatives end here."""
     return scalar.emit(ir.stop_grad, scalar.cast(x, t))
 
@@ -35,7 +34,7 @@ def constants(rows: Matrix, t: DType) -> Rows:
     return [[constant(x, t) for x in row] for row in rows]
 
 
-def dependent(value: Any, terms: Iterable[tuple[Any, Any]], t: DType) -> Value:
+def dependent(value: Scalar, terms: Iterable[tuple[Scalar, Scalar]], t: DType) -> Value:
     """Return ``value`` with the derivatives c * da for each of the ``terms`` (c, a) in addition to its own."""
     result = scalar.cast(value, t)
     for c, a in terms:
@@ -44,35 +43,36 @@ def dependent(value: Any, terms: Iterable[tuple[Any, Any]], t: DType) -> Value:
 
 
 def _between(u: Matrix, a: Matrix, v: Matrix, t: DType, upper: bool = False) -> Rows:
-    """Return zeros with the derivatives of the entries of U^T a V, for constant U and V; of the ``upper`` triangle only."""
+    """Return zeros with the derivatives of the entries of U^T a V, for constant U and V; of the ``upper`` triangle only (0.0 below)."""
     n = len(a)
     part = [[dependent(0.0, [(v[k][j], a[i][k]) for k in range(n)], t) for j in range(n)] for i in range(n)]
-    return [[None if upper and j < i else dependent(0.0, [(u[k][i], part[k][j]) for k in range(n)], t) for j in range(n)] for i in range(n)]
+    return [[0.0 if upper and j < i else dependent(0.0, [(u[k][i], part[k][j]) for k in range(n)], t) for j in range(n)] for i in range(n)]
 
 
-def _inverse_difference(x: Any, y: Any, t: DType) -> Any:
+def _inverse_difference(x: Scalar, y: Scalar, t: DType) -> Scalar:
     """Return 1 / (x - y), or NaN where they are equal up to rounding."""
     difference = x - y
     unit = 2.0 ** -(23 if t.bits == 32 else 52)
     equal = arithmetic.abs(difference) <= _EQUAL * unit * arithmetic.max(arithmetic.abs(x), arithmetic.abs(y))
-    return arithmetic.select(equal, math.nan, 1.0 / arithmetic.select(equal, 1.0, difference))
+    inverse: Scalar = arithmetic.select(equal, math.nan, 1.0 / arithmetic.select(equal, 1.0, difference))
+    return inverse
 
 
-def _turned(x0: Matrix, x: Matrix, omega: dict[tuple[int, int], Any], t: DType) -> Rows:
+def _turned(x0: Matrix, x: Matrix, omega: dict[tuple[int, int], Value], t: DType) -> Rows:
     """Return ``x0`` with the derivative x Omega, Omega antisymmetric, given above its diagonal."""
     n = len(x0)
 
-    def terms(k: int, j: int) -> list[tuple[Any, Any]]:
+    def terms(k: int, j: int) -> list[tuple[Scalar, Scalar]]:
         return [(x[k][i], omega[i, j]) if i < j else (-x[k][i], omega[j, i]) for i in range(n) if i != j]
 
     return [[dependent(x0[k][j], terms(k, j), t) for j in range(n)] for k in range(n)]
 
 
-def eigen(a: Matrix, values: Sequence[object], vectors: Matrix, t: DType) -> tuple[list[Any], Rows]:
+def eigen(a: Matrix, values: Sequence[Scalar], vectors: Matrix, t: DType) -> tuple[list[Scalar], Rows]:
     """Return eigenvalues and eigenvectors (columns) of a symmetric ``a``, with derivatives."""
     n = len(a)
-    fixed = [constant(x, t) for x in values], constants(vectors, t)
-    factors: tuple[list[Any], Rows] = fixed
+    fixed: tuple[list[Scalar], Rows] = [constant(x, t) for x in values], constants(vectors, t)
+    factors = fixed
     for _ in range(2):
         l, q = factors
         m = _between(q, a, q, t, upper=True)
@@ -82,14 +82,14 @@ def eigen(a: Matrix, values: Sequence[object], vectors: Matrix, t: DType) -> tup
     return factors
 
 
-def projection(a: Matrix, values: Sequence[Any], vectors: Matrix, projected: Matrix, t: DType) -> Rows:
+def projection(a: Matrix, values: Sequence[Scalar], vectors: Matrix, projected: Matrix, t: DType) -> Rows:
     """Return ``projected``, the sum of max(value, 0) * vector * vector^T over the eigenvalues of a symmetric ``a``, with derivatives.
 
     ``values``, ``vectors``: with derivatives. The formula is that of Daleckii and Krein; N. J. Higham, Functions of Matrices, theorem 3.11.
     """
     n = len(a)
     m = _between(vectors, a, vectors, t, upper=True)
-    inner: Rows = [[None] * n for _ in range(n)]
+    inner: Rows = [[0.0] * n for _ in range(n)]
     for i in range(n):
         for j in range(i, n):  # values[i] <= values[j]
             low, high = values[i], values[j]
@@ -102,11 +102,11 @@ def projection(a: Matrix, values: Sequence[Any], vectors: Matrix, projected: Mat
     ]
 
 
-def singular(a: Matrix, u: Matrix, sigma: Sequence[object], v: Matrix, t: DType) -> tuple[Rows, list[Any], Rows]:
+def singular(a: Matrix, u: Matrix, sigma: Sequence[Scalar], v: Matrix, t: DType) -> tuple[Rows, list[Scalar], Rows]:
     """Return the singular value decomposition of ``a``, with derivatives; singular values may be negative."""
     n = len(a)
-    fixed = constants(u, t), [constant(x, t) for x in sigma], constants(v, t)
-    factors: tuple[Rows, list[Any], Rows] = fixed
+    fixed: tuple[Rows, list[Scalar], Rows] = constants(u, t), [constant(x, t) for x in sigma], constants(v, t)
+    factors = fixed
     for _ in range(2):
         x, s, y = factors
         m = _between(x, a, y, t)
@@ -118,7 +118,7 @@ def singular(a: Matrix, u: Matrix, sigma: Sequence[object], v: Matrix, t: DType)
                 along = 0.5 * _inverse_difference(s[j], s[i], t)
                 left[i, j] = dependent(0.0, [(along + across, m[i][j]), (along - across, m[j][i])], t)
                 right[i, j] = dependent(0.0, [(along - across, m[i][j]), (along + across, m[j][i])], t)
-        values = [dependent(fixed[1][k], [(1.0, m[k][k])], t) for k in range(n)]
+        values: list[Scalar] = [dependent(fixed[1][k], [(1.0, m[k][k])], t) for k in range(n)]
         factors = _turned(fixed[0], x, left, t), values, _turned(fixed[2], y, right, t)
     return factors
 
@@ -143,7 +143,7 @@ def polar(a: Matrix, r: Matrix, p: Matrix, t: DType) -> tuple[Rows, Rows]:
             terms = [(sign * k[i][j], m[b][c], m[c][b]) for j, (b, c) in enumerate(pairs)]
             flat = [term for c, plus, minus in terms for term in ((c, plus), (-c, minus))]
             omega[min(row, column), max(row, column)] = dependent(0.0, flat, t)
-        stretch: Rows = [[None] * n for _ in range(n)]
+        stretch: Rows = [[0.0] * n for _ in range(n)]
         for i in range(n):
             for j in range(i, n):
                 turned = [(-s[k_][j], omega[i, k_]) if i < k_ else (s[k_][j], omega[k_, i]) for k_ in range(n) if k_ != i]

@@ -7,7 +7,6 @@ units in the last place of the largest entry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.records import dataclass
@@ -25,7 +24,7 @@ _SWEEPS = (0, 1, 4, 5, 7, 8)
 class _Square:
     """A square matrix to decompose: its ``rows`` as floats of type ``t``. Results are of type ``wanted``."""
 
-    rows: list[list[Any]]
+    rows: list[list[Scalar]]
     t: DType
     wanted: DType
 
@@ -63,18 +62,18 @@ def _square(a: object, dt: object, name: str, sizes: Sequence[int]) -> _Square:
     return _Square([list(cast[i * n : (i + 1) * n]) for i in range(n)], t, wanted)
 
 
-def _scaled(rows: Sequence[Sequence[Scalar]], t: DType) -> tuple[list[list[Any]], Scalar]:
+def _scaled(rows: Sequence[Sequence[Scalar]], t: DType) -> tuple[list[list[Scalar]], Scalar]:
     """Return the matrix divided by a power of two, and that power."""
     scale = dense_algebra.power_of_two([x for row in rows for x in row], t)
     part = 1.0 / scale
     return [[x * part for x in row] for row in rows], scale
 
 
-def _transposed(rows: Sequence[Sequence[object]]) -> list[list[Any]]:
+def _transposed(rows: Sequence[Sequence[Scalar]]) -> list[list[Scalar]]:
     return [list(column) for column in zip(*rows)]
 
 
-def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def _times(a: Sequence[Sequence[Scalar]], b: Sequence[Sequence[Scalar]]) -> list[list[Scalar]]:
     n = len(a)
     flat = dense_algebra.product([x for row in a for x in row], [x for row in b for x in row], n, n, n)
     return [flat[i * n : (i + 1) * n] for i in range(n)]
@@ -83,7 +82,7 @@ def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[
 # --- symmetric matrices --------------------------------------------------------------------------------------------------------
 
 
-def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[object]], list[object], list[list[object]]]:
+def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[Scalar]], list[Scalar], list[list[Scalar]]]:
     """Return the matrix to decompose, its symmetric part, eigenvalues and eigenvectors, the latter two with derivatives."""
     matrix = _square(a, dt, name, range(1, _LARGEST + 1))
     n, rows = matrix.n, matrix.rows
@@ -125,7 +124,7 @@ def make_spd(a: object, dt: object = None) -> Matrix:
 # --- singular values -----------------------------------------------------------------------------------------------------------
 
 
-def _singular(matrix: _Square) -> tuple[list[list[Any]], list[Any], list[list[Any]]]:
+def _singular(matrix: _Square) -> tuple[list[list[Scalar]], list[Scalar], list[list[Scalar]]]:
     """Return U, singular values and V, without derivatives."""
     scaled, scale = _scaled(matrix.rows, matrix.t)
     sweeps = 2 if matrix.n == 2 else 4 if matrix.t.bits < 64 else 6

@@ -6,12 +6,13 @@ import inspect
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.lang import context
 
+F = TypeVar("F", bound=Callable[..., object])
 _REPEAT = 300  # Calls after which implementations are timed again, by default.
 
 
@@ -38,24 +39,40 @@ class Trial:
     rounds: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of `perf_dispatch`. Numbers of calls and seconds after which the choice is made again are 0 for never."""
+
+    get_geometry_hash: Callable[..., Hashable]
+    first_warmup: int
+    warmup: int
+    active: int
+    repeat_after_count: int
+    repeat_after_seconds: float
+
+
 class PerformanceDispatcher:
     """A function with several implementations; see `perf_dispatch`."""
 
-    def __init__(self, function: Callable[..., object], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., object], options: Options) -> None:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__signature__ = inspect.signature(function)
-        self.get_geometry_hash: Callable[..., Hashable] = options["get_geometry_hash"]
-        self.first_warmup, self.warmup, self.active = options["first_warmup"], options["warmup"], options["active"]
-        self.repeat_after_count, self.repeat_after_seconds = options["repeat_after_count"], options["repeat_after_seconds"]
+        self.options = options
         self._implementations: list[Implementation] = []
         self._trials: dict[Hashable, Trial] = {}
 
-    def register(self, implementation: Callable[..., object] | None = None, *, is_compatible: Callable[..., bool] | None = None) -> Any:
+    @overload
+    def register(self, implementation: F, *, is_compatible: Callable[..., bool] | None = None) -> F: ...
+
+    @overload
+    def register(self, implementation: None = None, *, is_compatible: Callable[..., bool] | None = None) -> Callable[[F], F]: ...
+
+    def register(self, implementation: F | None = None, *, is_compatible: Callable[..., bool] | None = None) -> F | Callable[[F], F]:
         """Add an implementation, as a decorator. ``is_compatible``: called with the arguments of a call, returns whether this one can
         run."""
 
-        def add(function: Callable[..., object]) -> Callable[..., Any]:
+        def add(function: F) -> F:
             self._implementations.append(Implementation(function, is_compatible))
             return function
 
@@ -69,7 +86,7 @@ class PerformanceDispatcher:
             raise SpirogradRuntimeError(f"`{self.__name__}` has {what}: add one with `@{self.__name__}.register`")
         if len(fitting) == 1:
             return self._implementations[fitting[0]].function(*args, **kwargs)
-        trial = self._trials.setdefault(self.get_geometry_hash(*args, **kwargs), Trial())
+        trial = self._trials.setdefault(self.options.get_geometry_hash(*args, **kwargs), Trial())
         if trial.fastest in fitting and not self._must_repeat(trial):
             trial.calls_since += 1
             return self._implementations[trial.fastest].function(*args, **kwargs)
@@ -77,8 +94,8 @@ class PerformanceDispatcher:
 
     def _must_repeat(self, trial: Trial) -> bool:
         """Return whether the implementations are to be timed again; if so, begin a new round."""
-        late = self.repeat_after_seconds > 0 and time.monotonic() - trial.decided_at >= self.repeat_after_seconds
-        if not late and not 0 < self.repeat_after_count <= trial.calls_since:
+        late = self.options.repeat_after_seconds > 0 and time.monotonic() - trial.decided_at >= self.options.repeat_after_seconds
+        if not late and not 0 < self.options.repeat_after_count <= trial.calls_since:
             return False
         trial.calls.clear()
         trial.seconds.clear()
@@ -87,7 +104,7 @@ class PerformanceDispatcher:
 
     def _try_next(self, trial: Trial, fitting: list[int], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the implementation that ran least often in this round, and time it once it is warm."""
-        warmup = self.first_warmup if trial.rounds == 0 else self.warmup
+        warmup = self.options.first_warmup if trial.rounds == 0 else self.options.warmup
         chosen = min(fitting, key=lambda k: trial.calls.get(k, 0))
         context.session().sync()
         begin = time.perf_counter()
@@ -96,7 +113,7 @@ class PerformanceDispatcher:
         if trial.calls.get(chosen, 0) >= warmup:
             trial.seconds[chosen] = trial.seconds.get(chosen, 0.0) + time.perf_counter() - begin
         trial.calls[chosen] = trial.calls.get(chosen, 0) + 1
-        if all(trial.calls.get(k, 0) >= warmup + self.active for k in fitting):
+        if all(trial.calls.get(k, 0) >= warmup + self.options.active for k in fitting):
             trial.fastest = min(fitting, key=lambda k: trial.seconds[k])
             trial.rounds += 1
             trial.calls_since, trial.decided_at = 0, time.monotonic()
@@ -111,7 +128,7 @@ def perf_dispatch(
     active: int = 1,
     repeat_after_count: int | None = None,
     repeat_after_seconds: float | None = None,
-) -> Callable[[Callable[..., Any]], PerformanceDispatcher]:
+) -> Callable[[Callable[..., object]], PerformanceDispatcher]:
     """Decorate a function, whose body never runs, to have several implementations, of which calls find the fastest.
 
     Implementations are kernels or Python functions that launch them, added with ``@name.register`` or
@@ -125,12 +142,6 @@ def perf_dispatch(
     if active < 1 or first_warmup < 0 or warmup < 0:
         raise SpirogradRuntimeError(f"`active` is at least 1 and warm-ups at least 0, not {active}, {first_warmup} and {warmup}")
     both = repeat_after_count is None and repeat_after_seconds is None
-    options = {
-        "get_geometry_hash": get_geometry_hash,
-        "first_warmup": first_warmup,
-        "warmup": warmup,
-        "active": active,
-        "repeat_after_count": _REPEAT if both else repeat_after_count or 0,
-        "repeat_after_seconds": repeat_after_seconds or 0,
-    }
+    repeat = _REPEAT if both else repeat_after_count or 0
+    options = Options(get_geometry_hash, first_warmup, warmup, active, repeat, repeat_after_seconds or 0)
     return lambda function: PerformanceDispatcher(function, options)

@@ -11,7 +11,7 @@ from spirograd.lang import plain_python
 from spirograd.lang.arithmetic import as_dtype
 from spirograd.lang.indexing import location
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, describe, is_scalar, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, is_scalar, type_error
 
 
 def _only_in_kernels(name: str) -> NoReturn:
@@ -207,7 +207,7 @@ class ndrange:
     def __init__(self, *ranges: object, axes: tuple[int, ...] | None = None) -> None:
         if not ranges:
             raise type_error("ndrange needs at least one extent", "as in `sg.ndrange(8, (1, 4))`")
-        self.bounds: list[tuple[Any, Any]] = []
+        self.bounds: list[tuple[Scalar, Scalar]] = []
         for r in ranges:
             pair = (
                 (0, r) if is_scalar(r) else tuple(r.entries if isinstance(r, Matrix) else r) if isinstance(r, (tuple, list, Matrix)) else ()

@@ -15,7 +15,9 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.ir.whole_groups import are_whole
 from spirograd.lang import arithmetic, plain_python, scalar
+from spirograd.lang.annotations import MatrixType
 from spirograd.lang.context import GroupScope, current_trace, language_options
+from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import Value, describe, type_error
 
 # The size of groups in loops that do not set it.
@@ -79,6 +81,13 @@ def global_thread_idx() -> Value:
     return scalar.cast(number, i64 if number.dtype.bits == 64 else i32)
 
 
+def block_idx() -> Value:
+    """Return the number of the group of this thread among those of the loop, from 0."""
+    scope = current("block_idx")
+    number = number_of_iteration(scope)
+    return scalar.cast(scalar.emit(ir.idiv, number, scalar.constant(scope.size, number.dtype)), i32)
+
+
 class SharedArray:
     """An array of ``shape``, known while compiling, that the threads of a group share, in the body of a parallel loop, as in
     ``SharedArray((64,), sg.f32)``. Elements may be vectors or matrices. Its contents are undefined until they are written. Raises
@@ -87,28 +96,28 @@ class SharedArray:
 
     __sg_traceable__ = True
 
-    def __init__(self, shape: Any, dtype: Any) -> None:
+    def __init__(self, shape: object, dtype: object) -> None:
         current("SharedArray")
         trace = scalar.trace_of()
         extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-        self.shape = tuple([scalar.known(n) for n in extents])
-        if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
-            given = ", ".join([describe(n) for n in self.shape])
+        known = [scalar.known(n) for n in extents]
+        self.shape = tuple([n for n in known if isinstance(n, int) and n > 0])
+        if not known or len(self.shape) < len(known):
+            given = ", ".join([describe(n) for n in known])
             problem = f"the extents of a shared array are positive integers that are known while compiling, got {given}"
             raise type_error(problem, "as in `SharedArray((64,), sg.f32)`")
-        of_entries = hasattr(dtype, "leaf_dtypes")  # NumPy's types have a shape, too.
-        if of_entries and not hasattr(dtype, "shape"):
+        if isinstance(dtype, AggregateType) and not isinstance(dtype, MatrixType):
             problem = f"elements of shared arrays are numbers, vectors or matrices, got {describe(dtype)}"
             raise type_error(problem, "declare an array for each member")
-        self.element_shape: tuple[int, ...] = tuple(dtype.shape) if of_entries else ()
-        self.dtype: DType = arithmetic.as_dtype(dtype.dtype if of_entries else dtype)
+        self.element_shape: tuple[int, ...] = dtype.shape if isinstance(dtype, MatrixType) else ()
+        self.dtype: DType = arithmetic.as_dtype(dtype.dtype if isinstance(dtype, MatrixType) else dtype)
         if self.dtype is u1:
             raise type_error("shared arrays of u1 are not supported", "use `sg.i32`")
         trace.shared_arrays += 1
         length = math.prod(self.shape) * math.prod(self.element_shape)
         self.ref = SharedRef(f"shared{trace.shared_arrays}", self.dtype, length)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         raise SpirogradSyntaxError("a shared array has no contents outside of its loop", None, "access it in the loop that declares it")
 
     def __setitem__(self, index: object, value: object) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.ir import ops as ir
@@ -13,6 +15,9 @@ from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
 from spirograd.lang.traced_numbers import plain
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.host_scope import Indexed
 
 T = TypeVar("T")
 
@@ -49,7 +54,7 @@ def cache_read_only(*fields: object) -> None:
     """Promise that the loop that follows only reads ``fields``. Accepted, without effect: the compiler sees it by itself."""
 
 
-def _without_history(x: object) -> Any:
+def _without_history(x: object) -> object:
     """Return a value of Python without the history of its numbers on a tape."""
     if isinstance(x, Matrix):
         return make([plain(entry) for entry in x.entries], x.shape)
@@ -70,7 +75,7 @@ def stop_grad(x: T) -> T:
     if trace is None:
         if hasattr(x, "refs"):
             raise SpirogradTypeError("`stop_grad` of a field works in kernels", None, "call it in the kernel that reads the field")
-        return _without_history(x)  # type: ignore[no-any-return]
+        return _without_history(x)  # type: ignore[return-value]
     for member in getattr(x, "members", {}).values():  # A field of structs.
         stop_grad(member)
     ref = x.refs() if hasattr(x, "refs") else getattr(x, "ref", None)  # A field or an array.
@@ -91,13 +96,14 @@ def stop_grad(x: T) -> T:
 
 
 def pure(function: T) -> T:
-    """Promise that the kernel ``function`` depends on its arguments only. Accepted, without effect: the compilation cache checks it by
-    itself.
+    """Promise that the kernel ``function`` depends on its arguments only. Accepted, without effect, with a warning that it is an old name:
+    the compilation cache checks it by itself.
     """
+    warnings.warn("Use of `pure` is deprecated. Please use `kernel(fastcache=True)`: both are without effect", UserWarning, stacklevel=2)
     return function
 
 
-def rescale_index(a: Any, b: Any, index: Any) -> Matrix:
+def rescale_index(a: Indexed, b: Indexed, index: Iterable[object]) -> Matrix:
     """Return the index in field or node ``b`` of the cell with index ``index`` of ``a``: each entry scaled by the ratio of extents.
 
     Raises SpirogradTypeError where neither extent of an axis is a multiple of the other.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeGuard, Union
 
 import numpy as np
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID
 from spirograd.base.errors import SpirogradIndexError, render
-from spirograd.ir import ops as ir
+from spirograd.base.loc import Loc
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value, type_error
 
 SWIZZLES = ("xyzw", "rgba", "stpq")
 Shape = tuple[int, ...]
+Position = Union[int, Value]  # of an entry of a vector or matrix
 
 
 def swizzle_of(name: str) -> tuple[int, ...] | None:
@@ -32,7 +32,7 @@ def shape_name(shape: Shape) -> str:
     return f"vector of {shape[0]}" if len(shape) == 1 else f"{shape[0]}x{shape[1]} matrix"
 
 
-def location() -> Any:
+def location() -> Loc | None:
     """Return the place being traced, for errors; None in Python scope."""
     trace = current_trace()
     return trace.b.loc if trace else None
@@ -63,9 +63,8 @@ def index_within(k: int, extent: int, message: str, hint: str) -> int:
 
 def report_index(message: str) -> None:
     """Report an index that is out of range, with checks, wherever the traced code runs."""
-    trace = scalar.trace_of()
-    if trace.options.check_bounds:
-        trace.b.emit(ir.check, scalar.constant(False).op, attr=FaultSite("bounds", message, (), trace.b.loc), type=VOID)
+    if scalar.trace_of().options.check_bounds:
+        scalar.emit_check("bounds", scalar.constant(False), message)
 
 
 def index_value(p: object) -> Value:
@@ -75,12 +74,24 @@ def index_value(p: object) -> Value:
     return value
 
 
-def axis_positions(i: object, extent: int, shape: Shape) -> list[Any]:
+def flat_position(i: Position, columns: int, j: Position) -> Position:
+    """Return the number of an entry of a matrix, row by row."""
+    if isinstance(i, Value):
+        return scalar.add(scalar.mul(i, columns), j)
+    return scalar.add(i * columns, j) if isinstance(j, Value) else i * columns + j
+
+
+def are_constant(positions: Sequence[Position]) -> TypeGuard[Sequence[int]]:
+    """Return whether all positions are known while compiling."""
+    return not any(isinstance(p, Value) for p in positions)
+
+
+def axis_positions(i: object, extent: int, shape: Shape) -> list[Position]:
     """Return the positions that one index names along an axis."""
     if isinstance(i, slice):
         if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):
             raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")
-        positions = list(range(extent))[i]
+        positions: list[Position] = [*range(extent)[i]]
         if not positions:
             raise SpirogradIndexError(f"this slice of a {shape_name(shape)} is empty", location(), f"indices are 0 to {extent - 1}")
         return positions

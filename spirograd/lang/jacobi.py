@@ -7,14 +7,13 @@ which keeps small ones accurate). The magnitude of entries is at most a few unit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.dtypes import i32
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.dense_algebra import cross, dot
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Scalar, Value
 
-Column = list[Any]
+Column = list[Scalar]
 Columns = list[Column]
 # An off-diagonal entry below this fraction of the diagonal is left alone; its square is a normal number of f32.
 _TINY = 1e-18
@@ -40,7 +39,7 @@ def _pairs(n: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(n) for j in range(i + 1, n)]
 
 
-def _rotation(low: Any, high: Any, off: Any) -> tuple[object, object, object]:
+def _rotation(low: Scalar, high: Scalar, off: Scalar) -> tuple[Scalar, Scalar, Scalar]:
     """Return cosine, sine and tangent of the rotation that makes the symmetric [[low, off], [off, high]] diagonal."""
     active = arithmetic.abs(off) > _TINY * (arithmetic.abs(low) + arithmetic.abs(high))
     theta = (high - low) / (2.0 * arithmetic.select(active, off, 1.0))
@@ -50,7 +49,7 @@ def _rotation(low: Any, high: Any, off: Any) -> tuple[object, object, object]:
     return c, t * c, t
 
 
-def _turn(a: Column, b: Column, c: object, s: object) -> tuple[Column, Column]:
+def _turn(a: Column, b: Column, c: Scalar, s: Scalar) -> tuple[Column, Column]:
     return [c * x - s * y for x, y in zip(a, b)], [s * x + c * y for x, y in zip(a, b)]
 
 
@@ -99,7 +98,7 @@ def eigen(a: Columns, sweeps: int) -> tuple[Column, Columns]:
     return values, vectors
 
 
-def _rotate(m: dict[tuple[int, int], Any], vectors: Columns, p: int, q: int) -> None:
+def _rotate(m: dict[tuple[int, int], Scalar], vectors: Columns, p: int, q: int) -> None:
     """Make entry (p, q) of a symmetric matrix zero."""
     off = m[p, q]
     c, s, t = _rotation(m[p, p], m[q, q], off)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from spirograd.base.dtypes import DType, promote
 from spirograd.base.near_names import NearNames
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.context import current_trace
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Number, Scalar, Value
 from spirograd.lang.traced_numbers import TracedNumber, plain
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.enums import Layout
+    from spirograd.lang.data.field import MemberField
 
 
 class AggregateType(NearNames, ABC):
@@ -25,23 +29,23 @@ class AggregateType(NearNames, ABC):
         """Return the types of the scalars of a value, in order."""
 
     @abstractmethod
-    def build(self, leaves: Sequence[object]) -> Any:
+    def build(self, leaves: Sequence[Scalar]) -> object:
         """Return the value that consists of the scalars ``leaves``, used as they are."""
 
     @abstractmethod
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         """Return the scalars of ``value`` as they are; raises SpirogradTypeError if it has another structure."""
 
-    def leaves_of(self, value: object) -> list[Any]:
+    def leaves_of(self, value: object) -> list[Scalar]:
         """Return the scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it has another structure."""
         return [t(number) for t, number in zip(self.leaf_dtypes(), self.numbers_of(value))]
 
-    def converted(self, value: object) -> Any:
+    def converted(self, value: object) -> object:
         """Return ``value`` as this type has it; raises SpirogradTypeError if it has another structure."""
         return self.build(self.leaves_of(value))
 
     @abstractmethod
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> Any:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> MemberField:
         """Return a field ``name`` of such elements that is in no tree yet; ``needs_grad``, ``needs_dual``, ``layout`` are the options of
         `field`."""
 
@@ -59,12 +63,12 @@ def leaf_dtypes(t: ValueType) -> tuple[DType, ...]:
     return (t,) if isinstance(t, DType) else t.leaf_dtypes()
 
 
-def build(t: ValueType, leaves: Sequence[object]) -> Any:
+def build(t: ValueType, leaves: Sequence[Scalar]) -> object:
     """Return a value of type ``t`` from its scalars."""
     return leaves[0] if isinstance(t, DType) else t.build(leaves)
 
 
-def numbers_of(t: ValueType, value: object) -> list[Any]:
+def numbers_of(t: ValueType, value: object) -> list[Scalar]:
     """Return the scalars of ``value``, which must have the structure of ``t``, as they are."""
     if isinstance(t, AggregateType):
         return t.numbers_of(value)
@@ -73,18 +77,17 @@ def numbers_of(t: ValueType, value: object) -> list[Any]:
     return [value]
 
 
-def typed(x: Any, t: DType) -> Any:
+def typed(x: Scalar, t: DType) -> Scalar:
     """Return ``x`` as ``t``: a cast in a kernel, a NumPy scalar (which remembers its type) outside of one."""
     if isinstance(x, Value) or current_trace() is not None:
         return scalar.cast(x, t)
     if t.kind == "bool":
         return bool(x)
-    if isinstance(x, TracedNumber):
-        return t(x)
-    return t.np.type(t(x))
+    number: Number = t(x)
+    return number if isinstance(x, TracedNumber) else t.np.type(number)
 
 
-def common_dtype(entries: Sequence[Any]) -> DType:
+def common_dtype(entries: Sequence[Scalar]) -> DType:
     """Return the type that all entries promote to."""
     kinds = [arithmetic.as_dtype(type(plain(e))) if _plain(plain(e)) else scalar.dtype_of(e) for e in entries]
     return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
@@ -94,7 +97,7 @@ def _plain(x: object) -> bool:
     return isinstance(x, (bool, int, float)) and not isinstance(x, np.generic)
 
 
-def unify_entries(entries: Sequence[Any]) -> list[Any]:
+def unify_entries(entries: Sequence[Scalar]) -> list[Scalar]:
     """Return entries of one type: numbers stay numbers if all are, else all become values of the common type."""
     out = list(entries)
     if any(isinstance(e, Value) for e in out):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import u32
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import MatrixType, VectorType
 from spirograd.lang.arithmetic import (
     acos,
     asin,
@@ -38,7 +38,7 @@ from spirograd.lang.arithmetic import (
     traceable,
 )
 from spirograd.lang.matrix import Matrix, Vector
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Scalar, Value, type_error
 from spirograd.lang.traced_numbers import TracedNumber
 
 e = _math.e
@@ -49,9 +49,9 @@ nan = _math.nan
 if TYPE_CHECKING:  # classes, which annotations can name
     from spirograd.lang.typed import ivec2, ivec3, ivec4, mat2, mat3, mat4, uvec2, uvec3, uvec4, vec2, vec3, vec4
 else:
-    vec2, vec3, vec4 = (MatrixType(n, None, float) for n in (2, 3, 4))
-    ivec2, ivec3, ivec4 = (MatrixType(n, None, int) for n in (2, 3, 4))
-    uvec2, uvec3, uvec4 = (MatrixType(n, None, u32) for n in (2, 3, 4))
+    vec2, vec3, vec4 = (VectorType(n, float) for n in (2, 3, 4))
+    ivec2, ivec3, ivec4 = (VectorType(n, int) for n in (2, 3, 4))
+    uvec2, uvec3, uvec4 = (VectorType(n, u32) for n in (2, 3, 4))
     mat2, mat3, mat4 = (MatrixType(n, n, float) for n in (2, 3, 4))
 
 __all__ = [
@@ -64,7 +64,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _real(x: Any) -> object:
+def _real(x: Scalar) -> Scalar:
     """Return a scalar as a float."""
     return scalar.to_float(x) if isinstance(x, Value) else float(x) if not isinstance(x, TracedNumber) else x
 
@@ -75,7 +75,7 @@ def _vector(x: object, function: str) -> Matrix:
     return x
 
 
-def _complex(z: object, function: str) -> tuple[Any, Any]:
+def _complex(z: object, function: str) -> tuple[Scalar, Scalar]:
     if not isinstance(z, Matrix) or z.shape != (2,):
         raise type_error(f"`{function}` takes a complex number as a vec2, got {scalar.describe(z)}")
     return z[0], z[1]
@@ -85,39 +85,39 @@ def _complex(z: object, function: str) -> tuple[Any, Any]:
 
 
 @elementwise
-def mix(x: Any, y: Any, a: Any) -> Any:
+def mix(x: Scalar, y: Scalar, a: Scalar) -> object:
     """``x * (1 - a) + y * a``."""
     return x * (1.0 - a) + y * a
 
 
 @elementwise
-def clamp(x: object, xmin: object, xmax: object) -> Any:
+def clamp(x: Scalar, xmin: Scalar, xmax: Scalar) -> object:
     """Return ``min(xmax, max(xmin, x))``: ``x`` limited to the range from xmin to xmax; xmax if they are exchanged."""
     return arithmetic.min(xmax, arithmetic.max(xmin, x))
 
 
 @elementwise
-def step(edge: Any, x: Any) -> Any:
+def step(edge: Scalar, x: Scalar) -> object:
     """Return 0 where x < edge, else 1, as a float."""
     zero = scalar.cast(0.0, scalar.to_float(x).dtype) if isinstance(x, Value) else 0.0
     return scalar.select(scalar.less(x, edge), zero, 1.0)
 
 
 @elementwise
-def smoothstep(edge0: Any, edge1: Any, x: Any) -> Any:
+def smoothstep(edge0: Scalar, edge1: Scalar, x: Scalar) -> object:
     """Return 0 up to edge0, 1 from edge1 on, and the cubic ``t * t * (3 - 2 * t)`` between."""
     t = clamp((x - edge0) / (edge1 - edge0), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
 
 
 @elementwise
-def fract(x: object) -> Any:
+def fract(x: Scalar) -> object:
     """``x - floor(x)``."""
     return x - arithmetic.floor(x)
 
 
 @elementwise
-def sign(x: Any) -> Any:
+def sign(x: Scalar) -> object:
     """Return the sign of x: -1.0, 0.0 or 1.0."""
     x = _real(x)
     if isinstance(x, Value):
@@ -127,25 +127,25 @@ def sign(x: Any) -> Any:
 
 
 @elementwise
-def mod(x: Any, y: Any) -> Any:
+def mod(x: Scalar, y: Scalar) -> object:
     """``x - y * floor(x / y)``, as a float."""
     return _real(x) - y * arithmetic.floor(x / y)
 
 
 @elementwise
-def degrees(x: Any) -> Any:
+def degrees(x: Scalar) -> object:
     """Convert radians to degrees."""
     return x * (180.0 / pi)
 
 
 @elementwise
-def radians(x: Any) -> Any:
+def radians(x: Scalar) -> object:
     """Convert degrees to radians."""
     return x * (pi / 180.0)
 
 
 @elementwise
-def log2(x: object) -> Any:
+def log2(x: Scalar) -> object:
     """Return the logarithm to base 2."""
     return arithmetic.log(x) / _math.log(2.0)
 
@@ -160,7 +160,7 @@ def length(x: object) -> Any:
 
 
 @traceable
-def distance(x: Any, y: Any) -> Any:
+def distance(x: Matrix, y: Matrix) -> Any:
     """Return the norm of ``x - y``."""
     return _vector(x - y, "distance").norm()
 
@@ -190,7 +190,7 @@ def reflect(x: object, n: object) -> Any:
 
 
 @traceable
-def refract(x: Any, n: Any, eta: Any) -> Any:
+def refract(x: Matrix, n: Matrix, eta: Scalar) -> Any:
     """Return the direction ``x`` refracted at the plane with unit normal ``n``; ``eta`` is the ratio of indices. Zeros for total
     reflection."""
     cosine = dot(x, n)
@@ -201,13 +201,13 @@ def refract(x: Any, n: Any, eta: Any) -> Any:
 
 
 @traceable
-def determinant(m: Any) -> Any:
+def determinant(m: Matrix) -> Any:
     """Return the determinant of a square matrix up to 8x8."""
     return m.determinant()
 
 
 @traceable
-def inverse(m: Any) -> Any:
+def inverse(m: Matrix) -> Matrix:
     """Return the inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
     return m.inverse()
 
@@ -296,34 +296,39 @@ def cconj(z: object) -> Matrix:
 @traceable
 def cinv(z: object) -> Matrix:
     """Return ``1 / z``."""
-    return cconj(z) / dot(z, z)  # type: ignore[no-any-return]
+    result: Matrix = cconj(z) / dot(z, z)
+    return result
 
 
 @traceable
 def cdiv(z1: object, z2: object) -> Matrix:
     """Return the quotient ``z1 / z2`` of two complex numbers."""
-    return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
+    result: Matrix = cmul(z1, cconj(z2)) / dot(z2, z2)
+    return result
 
 
 @traceable
 def cpow(z: object, n: object) -> Matrix:
     """Return the complex number ``z`` to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
-    return vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)  # type: ignore[no-any-return]
+    result: Matrix = vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)
+    return result
 
 
 @traceable
 def csqrt(z: object) -> Matrix:
     """Return the square root of the complex number ``z`` whose real part is not negative."""
     a, b = _complex(z, "csqrt")
-    return vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))  # type: ignore[no-any-return]
+    result: Matrix = vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))
+    return result
 
 
 @traceable
 def cexp(z: object) -> Matrix:
     """Return e to the power of the complex number ``z``."""
     a, b = _complex(z, "cexp")
-    return vdir(b) * arithmetic.exp(a)  # type: ignore[no-any-return]
+    result: Matrix = vdir(b) * arithmetic.exp(a)
+    return result
 
 
 @traceable

@@ -7,6 +7,7 @@ over the entries, so the IR has no matrices. In kernels matrices are values: see
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,24 +17,30 @@ from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradIndexError, SpirogradValueError
 from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.ir import ops as ir
-from spirograd.lang import arithmetic, dense_algebra, scalar
-from spirograd.lang.context import current_trace
+from spirograd.lang import arithmetic, dense_algebra, indexing, scalar
+from spirograd.lang.broadcasting import joint_shape, spread
+from spirograd.lang.context import current_trace, language_options
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
+from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
 from spirograd.lang.leaves import common_dtype, typed, unify_entries
 from spirograd.lang.scalar import Scalar, Value, is_number, is_scalar, type_error
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+    from typing_extensions import Unpack
+
+    from spirograd.lang.data.numpy_transfer import Array
     from spirograd.lang.typed import MatrixOperators
 else:
     MatrixOperators = object
 
-Writer = Callable[[int, Any], None]
+Writer = Callable[[int, object], None]  # Writes an entry of an element, by its flat index.
 
 
-def make(entries: Sequence[Any], shape: Shape) -> Matrix:
+def make(entries: Sequence[Scalar], shape: Shape) -> Matrix:
     """Return the vector (``shape`` (n,)) or matrix (n, m) with these row-major entries."""
     m: Matrix = object.__new__(Vector if len(shape) == 1 else Matrix)
     put = object.__setattr__
@@ -43,28 +50,30 @@ def make(entries: Sequence[Any], shape: Shape) -> Matrix:
     return m
 
 
-def make_host_element(entries: Sequence[object], shape: Shape, write: Writer | None) -> Matrix:
+def make_host_element(entries: Sequence[Scalar], shape: Shape, write: Writer | None) -> Matrix:
     """Return an element of a field or ndarray read in Python scope: assigning an entry calls ``write(flat index, value)``."""
     m = make(entries, shape)
     object.__setattr__(m, "_write", write)
     return m
 
 
-def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
+def _entries_and_shape(data: object) -> tuple[list[Scalar], Shape]:
     """Return the entries in row-major order and the shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
-    if isinstance(data, np.ndarray):
-        if data.ndim not in (1, 2) or data.size == 0:
-            raise type_error(f"a vector or matrix cannot be made of an array of shape {data.shape}")
-        return data.reshape(-1).tolist(), data.shape
+    array = host_array(data)
+    if array is not None:
+        if array.ndim not in (1, 2) or array.size == 0:
+            raise type_error(f"a vector or matrix cannot be made of an array of shape {array.shape}")
+        return array.reshape(-1).tolist(), array.shape
     if not isinstance(data, (list, tuple, range)):
         raise type_error(f"a vector or matrix is made of a list of numbers or of rows, not of {scalar.describe(data)}")
-    items = list(data)
+    items = [without_axes(e) for e in data]
     if not items:
         raise type_error("a vector needs at least one entry")
-    if all(is_scalar(e) for e in items):
-        return items, (len(items),)
+    numbers = [e for e in items if is_scalar(e)]
+    if len(numbers) == len(items):
+        return numbers, (len(items),)
     rows = [_entries_and_shape(r) for r in items]
     if any(len(shape) != 1 for _, shape in rows):
         raise type_error("the rows of a matrix are lists of numbers or vectors")
@@ -74,66 +83,45 @@ def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
     return [e for entries, _ in rows for e in entries], (len(rows), widths.pop())
 
 
-def _operand(x: object) -> Any:
+def _operand(x: object) -> Scalar | Matrix | None:
     """Return a scalar as it is; lists and arrays as matrices; None for other objects."""
     if isinstance(x, Matrix) or is_scalar(x):
         return x
-    if isinstance(x, np.ndarray) and x.ndim == 0:
-        return x.item()
-    if isinstance(x, (list, tuple, np.ndarray)):
+    if isinstance(x, (list, tuple)):
         return Matrix(x)
-    return None
+    array = host_array(x)
+    return None if array is None else array.item() if array.ndim == 0 else Matrix(array)
 
 
-def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Matrix:
+def _entrywise(function: Callable[..., Scalar], args: Sequence[object]) -> Matrix:
     """Return ``function`` over the entries of the matrices among ``args``, scalars broadcast."""
-    operands = [_operand(a) for a in args]
-    shape: Shape | None = None
-    for a, given in zip(operands, args):
+    operands: list[Scalar | Matrix] = []
+    for given in args:
+        a = _operand(given)
         if a is None:
             raise type_error(f"a vector or matrix cannot be combined with {scalar.describe(given)}")
-        if isinstance(a, Matrix):
-            if shape is not None and a.shape != shape:
-                raise type_error(
-                    f"shapes differ: a {shape_name(shape)} with a {shape_name(a.shape)}",
-                    "operators work entry by entry; the matrix product is `@`, and `.transpose()` swaps rows and columns",
-                )
-            shape = a.shape
-    assert shape is not None
-    size = int(np.prod(shape))
-    columns = [a._entries if isinstance(a, Matrix) else [a] * size for a in operands]
+        operands.append(a)
+    shape = joint_shape([a.shape for a in operands if isinstance(a, Matrix)])
+    size = math.prod(shape)
+    columns = [spread(a._entries, a.shape, shape) if isinstance(a, Matrix) else [a] * size for a in operands]
     return make([function(*items) for items in zip(*columns)], shape)
 
 
 _OPERATORS: dict[str, scalar.Operator] = {
-    "add": scalar.add,
-    "sub": scalar.sub,
-    "mul": scalar.mul,
-    "truediv": scalar.truediv,
-    "floordiv": scalar.floordiv,
-    "mod": scalar.mod,
-    "pow": scalar.power,
-    "and": scalar.bit_and,
-    "or": scalar.bit_or,
-    "xor": scalar.bit_xor,
-    "lshift": scalar.shift_left,
-    "rshift": scalar.shift_right,
-    "eq": scalar.equal,
-    "ne": scalar.not_equal,
-    "lt": scalar.less,
-    "le": scalar.less_equal,
-    "gt": scalar.greater,
-    "ge": scalar.greater_equal,
-}
+    "add": scalar.add, "sub": scalar.sub, "mul": scalar.mul, "truediv": scalar.truediv, "floordiv": scalar.floordiv, "mod": scalar.mod,
+    "pow": scalar.power, "and": scalar.bit_and, "or": scalar.bit_or, "xor": scalar.bit_xor,
+    "lshift": scalar.shift_left, "rshift": scalar.shift_right, "eq": scalar.equal, "ne": scalar.not_equal,
+    "lt": scalar.less, "le": scalar.less_equal, "gt": scalar.greater, "ge": scalar.greater_equal,
+}  # fmt: skip
 
 
 def _install_operator(name: str, function: scalar.Operator) -> None:
     """Give matrices one of Python's arithmetic operators, both ways round."""
 
-    def forward(self: Matrix, other: object) -> Any:
+    def forward(self: Matrix, other: object) -> object:
         return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
 
-    def backward(self: Matrix, other: object) -> Any:
+    def backward(self: Matrix, other: object) -> object:
         return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
 
     setattr(Matrix, f"__{name}__", forward)
@@ -149,16 +137,16 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     __slots__ = ("__weakref__", "_entries", "_write", "shape")
     __array_ufunc__ = None  # NumPy arrays on the left leave the operation to this class.
     __sg_traceable__ = True
-    _entries: list[Any]
+    _entries: list[Scalar]
     _write: Writer | None
     shape: Shape
 
     @overload
-    def __new__(cls, data: Any, dt: Any = None) -> Matrix: ...
+    def __new__(cls, data: object, dt: object = None) -> Matrix: ...
     @overload
     def __new__(cls, *entries: Any) -> Matrix: ...  # `vec3` and its like, which type checkers regard as this class.
 
-    def __new__(cls, data: Any, dt: Any = None) -> Matrix:
+    def __new__(cls, data: object, dt: object = None) -> Matrix:
         entries, shape = _entries_and_shape(data)
         if dt is not None:
             t = arithmetic.as_dtype(dt)
@@ -206,7 +194,9 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return (self[i] for i in range(self.n))
 
     def __repr__(self) -> str:
-        return repr(self.to_list()) if all(is_number(e) for e in self._entries) else f"<{self.__sg_describe__()}>"
+        if not all(is_number(e) for e in self._entries):
+            return f"<{self.__sg_describe__()}>"
+        return str(self.to_numpy()) if language_options().prints_fixed else repr(self.to_list())
 
     def __sg_describe__(self) -> str:
         return f"a {shape_name(self.shape)}"
@@ -218,58 +208,57 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             return bool(self._entries[0])
         raise type_error("the truth of a vector or matrix is ambiguous", "reduce it with `.any()` or `.all()`")
 
-    def __sg_elementwise__(self, function: Callable[..., object], args: Sequence[object]) -> Any:
+    def __sg_elementwise__(self, function: Callable[..., Scalar], args: Sequence[object]) -> Matrix:
         return _entrywise(function, args)
 
     def __sg_cast__(self, t: DType) -> Matrix:
         return self.cast(t)
 
-    def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: object = None) -> Array:
         if copy is False:
             raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: omit `copy`")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     # --- entries ---
 
-    def _positions(self, index: object) -> tuple[list[Any], Shape | None]:
+    def _positions(self, index: object) -> tuple[list[indexing.Position], Shape | None]:
         """Return flat positions (ints, or values where the index is only known at run time) and the shape of the selection (None: a
         scalar)."""
-        index = index if isinstance(index, tuple) else (index.entries if isinstance(index, Matrix) else (index,))
-        if len(index) > self.ndim:
-            raise SpirogradIndexError(f"{len(index)} indices for a {shape_name(self.shape)}", location(), f"it takes {self.ndim}")
-        index = (*index, *[slice(None)] * (self.ndim - len(index)))
-        axes = [axis_positions(i, extent, self.shape) for i, extent in zip(index, self.shape)]
-        shape = tuple(len(a) for a, i in zip(axes, index) if isinstance(i, slice))
+        parts: tuple[object, ...] = index if isinstance(index, tuple) else index.entries if isinstance(index, Matrix) else (index,)
+        if len(parts) > self.ndim:
+            raise SpirogradIndexError(f"{len(parts)} indices for a {shape_name(self.shape)}", location(), f"it takes {self.ndim}")
+        parts = (*parts, *[slice(None)] * (self.ndim - len(parts)))
+        axes = [axis_positions(i, extent, self.shape) for i, extent in zip(parts, self.shape)]
+        shape = tuple(len(a) for a, i in zip(axes, parts) if isinstance(i, slice))
         if self.ndim == 1:
             return axes[0], shape or None
-        flat = [scalar.add(scalar.mul(i, self.m), j) for i in axes[0] for j in axes[1]]
-        return flat, shape or None
+        return [indexing.flat_position(i, self.m, j) for i in axes[0] for j in axes[1]], shape or None
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         positions, shape = self._positions(index)
-        if any(isinstance(p, Value) for p in positions):
+        if indexing.are_constant(positions):
+            entries = [self._entries[p] for p in positions]
+        else:
             vector = self._as_ir_vector()
             entries = [scalar.emit(ir.extract, vector, index_value(p)) for p in positions]
-        else:
-            entries = [self._entries[p] for p in positions]
         return entries[0] if shape is None else make(entries, shape)
 
     def _as_ir_vector(self) -> Value:
         t = common_dtype(self._entries)
-        return scalar.emit(ir.vec, *[scalar.cast(e, t) for e in self._entries], t=Vec(len(self._entries), t))  # type: ignore[arg-type]
+        return scalar.emit(ir.vec, *[scalar.cast(e, t) for e in self._entries], t=Vec(len(self._entries), t))
 
     def with_entry(self, index: object, value: object) -> Matrix:
         """Return a copy with ``value`` (a scalar, or a matrix of the shape read there) at ``index``, cast to this matrix's type."""
         positions, shape = self._positions(index)
         values = _values_for(value, shape, len(positions))
-        if any(isinstance(p, Value) for p in positions):
+        if not indexing.are_constant(positions):
             return self._with_run_time_entries(positions, values)
         entries = list(self._entries)
         for p, v in zip(positions, values):
             entries[p] = _like(v, entries[p])
         return make(entries, self.shape)
 
-    def _with_run_time_entries(self, positions: Sequence[Any], values: Sequence[Any]) -> Matrix:
+    def _with_run_time_entries(self, positions: Sequence[indexing.Position], values: Sequence[Scalar]) -> Matrix:
         vector = self._as_ir_vector()
         assert isinstance(vector.op.type, Vec)
         t = vector.op.type.elem
@@ -289,9 +278,10 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def __setitem__(self, index: object, value: object) -> None:
         self._replace(self.with_entry(index, value), self._positions(index)[0])
 
-    def _replace(self, new: Matrix, changed: Sequence[Any]) -> None:
+    def _replace(self, new: Matrix, changed: Sequence[indexing.Position]) -> None:
         object.__setattr__(self, "_entries", new._entries)
         if self._write is not None:
+            assert indexing.are_constant(changed)  # outside of kernels
             for p in changed:
                 self._write(p, self._entries[p])
 
@@ -328,16 +318,16 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         flat = [e.item() if isinstance(e, np.generic) else e for e in self._entries]
         return flat if self.ndim == 1 else [flat[i * self.m : (i + 1) * self.m] for i in range(self.n)]
 
-    def to_numpy(self) -> np.ndarray[Any, Any]:
+    def to_numpy(self) -> Array:
         """Return a NumPy array of this shape."""
         return np.array(self._entries).reshape(self.shape)
 
-    def cast(self, dtype: Any) -> Matrix:
+    def cast(self, dtype: object) -> Matrix:
         """Return the matrix with all entries converted to ``dtype``."""
         t = arithmetic.as_dtype(dtype)
         return make([typed(e, t) for e in self._entries], self.shape)
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         """Set all entries to ``value``."""
         self[(slice(None),) * self.ndim] = value
 
@@ -354,7 +344,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return self
 
     def __invert__(self) -> Matrix:
-        return make([~e for e in self._entries], self.shape)
+        return make([arithmetic.bit_not(e) for e in self._entries], self.shape)
 
     def __abs__(self) -> Matrix:
         return make([abs(e) for e in self._entries], self.shape)
@@ -439,8 +429,9 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """Return the sum of the squares of the entries."""
         return dense_algebra.dot(self._entries, self._entries)
 
-    def _safe_norm_sqr(self, eps: Scalar) -> object:
-        return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
+    def _safe_norm_sqr(self, eps: Scalar) -> Scalar:
+        square: Scalar = self.norm_sqr()
+        return square if is_number(eps) and eps == 0 else scalar.add(square, eps)
 
     def norm(self, eps: Scalar = 0) -> Any:
         """Return ``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
@@ -506,7 +497,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
 
     @staticmethod
-    def diag(dim: int, val: object) -> Matrix:
+    def diag(dim: int, val: Scalar) -> Matrix:
         """Return the dim x dim matrix with ``val`` on the diagonal, zeros elsewhere."""
         zero = arithmetic.zero(val)
         return make([val if i == j else zero for i in range(dim) for j in range(dim)], (dim, dim))
@@ -527,7 +518,9 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     # --- data of matrices ---
 
     @classmethod
-    def field(cls, n: int, m: int, dtype: Any, shape: Any = None, *args: Any, **options: Any) -> fields.MatrixField:
+    def field(
+        cls, n: int, m: int, dtype: object, shape: object = None, *args: Any, **options: Unpack[fields.FieldOptions]
+    ) -> fields.MatrixField:
         """Return a field of n x m matrices; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
         return fields.matrix_field((n, m), dtype, make_host_element, shape, *args, **options)
 
@@ -539,7 +532,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
-    def tensor(cls, n: int, m: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:
+    def tensor(cls, n: int, m: int, dtype: object, shape: object, **options: Unpack[tensors.TensorOptions]) -> tensors.MatrixTensor:
         """Return a tensor of n x m matrices; options as of `tensor`."""
         return tensors.element_tensor((n, m), dtype, make_host_element, shape, **options)
 
@@ -554,7 +547,9 @@ class Vector(Matrix):
     __slots__ = ()
 
     @classmethod
-    def field(cls, n: int, dtype: Any, shape: Any = None, *args: Any, **options: Any) -> fields.MatrixField:  # type: ignore[override]
+    def field(  # type: ignore[override]
+        cls, n: int, dtype: object, shape: object = None, *args: Any, **options: Unpack[fields.FieldOptions]
+    ) -> fields.MatrixField:
         """Return a field of vectors of n; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
         return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
 
@@ -564,7 +559,7 @@ class Vector(Matrix):
         return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
-    def tensor(cls, n: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:  # type: ignore[override]
+    def tensor(cls, n: int, dtype: object, shape: object, **options: Unpack[tensors.TensorOptions]) -> tensors.MatrixTensor:  # type: ignore[override]
         """Return a tensor of vectors of n; options as of `tensor`."""
         return tensors.element_tensor((n,), dtype, make_host_element, shape, **options)
 
@@ -576,7 +571,7 @@ def constant_matrix(value: int, dt: object, n: int, m: int | None) -> Matrix:
     return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
 
 
-def _values_for(value: object, shape: Shape | None, count: int) -> list[Any]:
+def _values_for(value: object, shape: Shape | None, count: int) -> list[Scalar]:
     """Return the scalars that assigning ``value`` to a scalar (shape None) or sub-matrix stores."""
     operand = _operand(value)
     if operand is None:
@@ -589,7 +584,7 @@ def _values_for(value: object, shape: Shape | None, count: int) -> list[Any]:
     return list(operand._entries)
 
 
-def _like(new: Any, old: Any) -> Any:
+def _like(new: Scalar, old: Scalar) -> Scalar:
     """Return ``new`` in the type of the entry that it replaces (plain Python numbers have none)."""
     if isinstance(old, Value):
         return scalar.cast(new, old.dtype)

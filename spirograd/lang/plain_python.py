@@ -10,10 +10,16 @@ import operator
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from spirograd.base.dtypes import DType
+    from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.traced_numbers import Number
 
 _SEED_BITS = 64
 
@@ -22,12 +28,12 @@ class _State(threading.local):
     """The state of a thread: whether it is running a kernel, and its random numbers with their session."""
 
     running = False
-    call: Callable[..., Any]  # Calls a function of the kernel language.
+    call: Callable[..., object]  # Calls a function of the kernel language.
     random: tuple[object, random.Random] | None = None
 
 
 state = _State()
-_COMBINED: dict[str, Callable[[Any, Any], object]] = {
+_COMBINED: dict[str, Callable[[Number, Number], Number]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
     "min": lambda a, b: a if a <= b or b != b else b, "max": lambda a, b: a if a >= b or b != b else b, "exchange": lambda a, b: b,
 }  # fmt: skip
@@ -36,18 +42,18 @@ _COMBINED: dict[str, Callable[[Any, Any], object]] = {
 class IntegerElement(int):
     """An element that is an integer or a truth value, with its ``place``: the field or array, and the index."""
 
-    place: tuple[Any, Any]
+    place: tuple[ScalarField | Ndarray, object]
 
 
 class FloatElement(float):
     """An element that is a float, with its ``place``."""
 
-    place: tuple[Any, Any]
+    place: tuple[ScalarField | Ndarray, object]
 
 
-def placed(value: Any, memory: object, key: object) -> Any:
+def placed(value: Number, memory: ScalarField | Ndarray, key: object) -> IntegerElement | FloatElement:
     """Return the number ``value`` of ``memory`` at ``key``, with its place."""
-    element = FloatElement(value) if isinstance(value, float) else IntegerElement(value)
+    element: IntegerElement | FloatElement = FloatElement(value) if isinstance(value, float) else IntegerElement(value)
     element.place = memory, key
     return element
 
@@ -58,7 +64,7 @@ def indices(shape: Sequence[int], origin: Sequence[int] = ()) -> Iterator[Any]:
     return iter(ranges[0]) if len(ranges) == 1 else itertools.product(*ranges)
 
 
-def atomic(kind: str, x: Any, value: Any) -> Any:
+def atomic(kind: str, x: Any, value: Any) -> object:
     """Combine ``x`` with ``value`` in memory, and return the old value. ``x``: an element of a field or an array; vectors are combined
     entry by entry."""
     combine = _COMBINED[kind]
@@ -78,7 +84,7 @@ def atomic(kind: str, x: Any, value: Any) -> Any:
     raise SpirogradTypeError(problem, None, "assign to the variable, or let it update an element of a field or an array")
 
 
-def compare_and_swap(x: object, expected: object, desired: object) -> Any:
+def compare_and_swap(x: object, expected: object, desired: object) -> object:
     """Set the element ``x`` to ``desired`` if it is ``expected``, and return the old value."""
     return atomic("exchange", x, desired) if x == expected else atomic("exchange", x, x)
 
@@ -92,10 +98,11 @@ def generator() -> random.Random:
     return state.random[1]
 
 
-def drawn(dtype: Any) -> Any:
+def drawn(dtype: DType) -> int | float:
     """Return a random number as `forms.random` describes it."""
     if dtype.is_float:
-        return dtype(generator().random())
+        number: float = dtype(generator().random())
+        return number
     return dtype.integer(generator().getrandbits(_SEED_BITS))
 
 

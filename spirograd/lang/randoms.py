@@ -7,7 +7,6 @@ so a draw depends on nothing but these three: any back end gives the same number
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f64, i32, u1, u32, u64
@@ -16,7 +15,7 @@ from spirograd.lang import arithmetic, scalar
 from spirograd.lang.scalar import Value
 
 
-def _pcg3d(x: object, y: object, z: object) -> tuple[Any, Any, Any]:
+def _pcg3d(x: Value, y: Value, z: Value) -> tuple[Value, Value, Value]:
     multiplier, increment = scalar.constant(1664525, u32), scalar.constant(1013904223, u32)
     x, y, z = (_plus_product(increment, v, multiplier) for v in (x, y, z))
     x = _plus_product(x, y, z)
@@ -29,7 +28,7 @@ def _pcg3d(x: object, y: object, z: object) -> tuple[Any, Any, Any]:
     return x, y, z
 
 
-def _plus_product(a: Any, b: Any, c: Any) -> Value:
+def _plus_product(a: Value, b: Value, c: Value) -> Value:
     """Return ``a + b * c``, wrapping."""
     return scalar.emit(ir.add, a, scalar.emit(ir.mul, b, c, attr="wrap"), attr="wrap")
 
@@ -39,7 +38,7 @@ def stream_key(seed: Value, task: int) -> Value:
     return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
 
 
-def uniform(t: DType, counter: Value, key: Value, index: Value) -> Any:
+def uniform(t: DType, counter: Value, key: Value, index: Value) -> Value:
     """Return floats in [0, 1), multiples of 2**-11 (f16), 2**-24 (f32) or 2**-53 (f64); integers over their whole range; u1 a coin."""
     a, b, _ = _pcg3d(index, counter, key)
     if t is f64:

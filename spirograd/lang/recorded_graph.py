@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.wording import counted
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from spirograd.base.protocols import WorkRecording
+    from spirograd.lang.session_protocol import Session
 
 
 class Graph:
@@ -27,9 +33,9 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._session: Any = None
-        self._recording: Any = None
-        self._block: Any = None
+        self._session: Session | None = None
+        self._recording: WorkRecording | None = None
+        self._block: AbstractContextManager[object] | None = None
 
     def __repr__(self) -> str:
         return f"Graph({counted(self.launch_count, 'launch', 'launches')})"
@@ -37,14 +43,14 @@ class Graph:
     @property
     def launch_count(self) -> int:
         """The number of launches of kernels that it repeats."""
-        return 0 if self._recording is None else int(self._recording.launches)
+        return 0 if self._recording is None else self._recording.launches
 
     def __enter__(self) -> Graph:
         if self._recording is not None:
             raise SpirogradRuntimeError("a graph records once: make a new one")
         _refuse_recorder("recorded")
-        self._session = context.session()
-        recording = self._session.new_recording()
+        session = self._session = context.session()
+        recording = session.new_recording()
         self._block = recording.open()
         self._block.__enter__()
         self._recording = recording
@@ -53,6 +59,7 @@ class Graph:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         block, self._block = self._block, None
         recording, self._recording = self._recording, None
+        assert block is not None
         block.__exit__(kind, error, trace)
         if kind is None:
             self._recording = recording
@@ -66,10 +73,11 @@ class Graph:
         if self._recording is None or self._block is not None:
             raise SpirogradRuntimeError(render("this graph has recorded nothing yet", None, "record it with `with graph: ...`"))
         _refuse_recorder("launched")
-        if context.session() is not self._session:
+        session = context.session()
+        if session is not self._session:
             raise SpirogradRuntimeError("this graph belongs to an earlier `init`: record it anew")
         self._recording.repeat()
-        self._session.launched()
+        session.launched()
 
 
 def _refuse_recorder(what: str) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import types
-from collections.abc import Callable
-from typing import Any, Protocol, TypeGuard, Union, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeGuard, TypeVar, Union, overload
 
 import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, f64, i32, promote, u1
+from spirograd.base.dtypes import VOID, DType, Type, f64, i32, promote, u1
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import integer_text, with_article
 from spirograd.ir import ops as ir
@@ -18,7 +19,11 @@ from spirograd.ir.builder import Builder, result_type
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 from spirograd.lang.context import Trace, current_trace
+from spirograd.lang.integer_powers import integer_power
+from spirograd.lang.traced_numbers import Number as Number
 from spirograd.lang.traced_numbers import TracedNumber
+
+T = TypeVar("T")
 
 
 class Value:
@@ -51,94 +56,94 @@ class Value:
         return cast(self, t)
 
     def __add__(self, o: Scalar) -> Value:
-        return _binary(add, self, o)
+        return _forward(add, self, o)
 
     def __radd__(self, o: Scalar) -> Value:
-        return _binary(add, o, self)
+        return _backward(add, o, self)
 
     def __sub__(self, o: Scalar) -> Value:
-        return _binary(sub, self, o)
+        return _forward(sub, self, o)
 
     def __rsub__(self, o: Scalar) -> Value:
-        return _binary(sub, o, self)
+        return _backward(sub, o, self)
 
     def __mul__(self, o: Scalar) -> Value:
-        return _binary(mul, self, o)
+        return _forward(mul, self, o)
 
     def __rmul__(self, o: Scalar) -> Value:
-        return _binary(mul, o, self)
+        return _backward(mul, o, self)
 
     def __truediv__(self, o: Scalar) -> Value:
-        return _binary(truediv, self, o)
+        return _forward(truediv, self, o)
 
     def __rtruediv__(self, o: Scalar) -> Value:
-        return _binary(truediv, o, self)
+        return _backward(truediv, o, self)
 
     def __floordiv__(self, o: Scalar) -> Value:
-        return _binary(floordiv, self, o)
+        return _forward(floordiv, self, o)
 
     def __rfloordiv__(self, o: Scalar) -> Value:
-        return _binary(floordiv, o, self)
+        return _backward(floordiv, o, self)
 
     def __mod__(self, o: Scalar) -> Value:
-        return _binary(mod, self, o)
+        return _forward(mod, self, o)
 
     def __rmod__(self, o: Scalar) -> Value:
-        return _binary(mod, o, self)
+        return _backward(mod, o, self)
 
     def __pow__(self, o: Scalar) -> Value:
-        return _binary(power, self, o)
+        return _forward(power, self, o)
 
     def __rpow__(self, o: Scalar) -> Value:
-        return _binary(power, o, self)
+        return _backward(power, o, self)
 
     def __and__(self, o: Scalar) -> Value:
-        return _binary(bit_and, self, o)
+        return _forward(bit_and, self, o)
 
     def __rand__(self, o: Scalar) -> Value:
-        return _binary(bit_and, o, self)
+        return _backward(bit_and, o, self)
 
     def __or__(self, o: Scalar) -> Value:
-        return _binary(bit_or, self, o)
+        return _forward(bit_or, self, o)
 
     def __ror__(self, o: Scalar) -> Value:
-        return _binary(bit_or, o, self)
+        return _backward(bit_or, o, self)
 
     def __xor__(self, o: Scalar) -> Value:
-        return _binary(bit_xor, self, o)
+        return _forward(bit_xor, self, o)
 
     def __rxor__(self, o: Scalar) -> Value:
-        return _binary(bit_xor, o, self)
+        return _backward(bit_xor, o, self)
 
     def __lshift__(self, o: Scalar) -> Value:
-        return _binary(shift_left, self, o)
+        return _forward(shift_left, self, o)
 
     def __rlshift__(self, o: Scalar) -> Value:
-        return _binary(shift_left, o, self)
+        return _backward(shift_left, o, self)
 
     def __rshift__(self, o: Scalar) -> Value:
-        return _binary(shift_right, self, o)
+        return _forward(shift_right, self, o)
 
     def __rrshift__(self, o: Scalar) -> Value:
-        return _binary(shift_right, o, self)
+        return _backward(shift_right, o, self)
 
     def __eq__(self, o: object) -> Value:  # type: ignore[override]
-        return _binary(equal, self, o)
+        return _forward(equal, self, o)
 
     def __ne__(self, o: object) -> Value:  # type: ignore[override]
-        return _binary(not_equal, self, o)
+        return _forward(not_equal, self, o)
 
     def __lt__(self, o: Scalar) -> Value:
-        return _binary(less, self, o)
+        return _forward(less, self, o)
 
     def __le__(self, o: Scalar) -> Value:
-        return _binary(less_equal, self, o)
+        return _forward(less_equal, self, o)
 
     def __gt__(self, o: Scalar) -> Value:
-        return _binary(greater, self, o)
+        return _forward(greater, self, o)
 
     def __ge__(self, o: Scalar) -> Value:
-        return _binary(greater_equal, self, o)
+        return _forward(greater_equal, self, o)
 
     def __neg__(self) -> Value:
         return emit(ir.neg, cast(self, i32) if self.dtype is u1 else self)
@@ -154,8 +159,7 @@ class Value:
         return emit(ir.abs_, cast(self, i32) if self.dtype is u1 else self)
 
 
-Scalar = Union[Value, bool, int, float]
-Number = Union[bool, int, float]  # A scalar that is known while compiling.
+Scalar = Union[Value, Number]  # A `Number` is known while compiling.
 
 
 class Operator(Protocol):
@@ -190,9 +194,14 @@ def is_scalar(x: object) -> TypeGuard[Scalar]:
     return isinstance(x, Value) or is_number(x)
 
 
-def _binary(function: Callable[[Any, Any], Any], a: object, b: object) -> Value:
+def _forward(function: Operator, a: Value, b: object) -> Value:
     """Return ``function(a, b)``, or NotImplemented so that a matrix on the other side can take over."""
-    return function(a, b) if is_scalar(a) and is_scalar(b) else NotImplemented
+    return function(a, b) if is_scalar(b) else NotImplemented
+
+
+def _backward(function: Operator, a: object, b: Value) -> Value:
+    """Return the same for a value on the right."""
+    return function(a, b) if is_scalar(a) else NotImplemented
 
 
 def type_error(message: str, hint: str = "") -> SpirogradTypeError:
@@ -225,7 +234,7 @@ def literal_type(x: object) -> DType:
 def constant(x: Number, t: DType | None = None) -> Value:
     """Return a number as a typed constant; an integer that does not fit its type is an error."""
     t = t or literal_type(x)
-    x = x.item() if isinstance(x, np.generic) else x.refuse("a constant of a kernel") if isinstance(x, TracedNumber) else x
+    x = _untraced(x)
     if t.is_int and isinstance(x, int) and not t.min <= x <= t.max:
         named = f"name a type that holds it, as in `sg.i64({x})` or `sg.u64({x})`"
         hint = named if x.bit_length() <= 64 else "no type has more than 64 bits"
@@ -233,6 +242,13 @@ def constant(x: Number, t: DType | None = None) -> Value:
     if t.is_float and isinstance(x, int) and abs(x) > f64.max:
         raise type_error(f"{integer_text(x)} does not fit {t}", "write it as a float")
     return Value(builder().const(x, t))
+
+
+def _untraced(x: Number) -> bool | int | float:
+    """Return a number of Python, without a history; raise an error if the history matters."""
+    if isinstance(x, TracedNumber):
+        return x.refuse("a constant of a kernel")
+    return x.item() if isinstance(x, np.generic) else x
 
 
 def as_value(x: object, what: str = "value") -> Value:
@@ -257,7 +273,7 @@ def describe(x: object) -> str:
     return with_article(type(x).__name__)
 
 
-_WORDS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+_WORDS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
     (type(None), lambda x: "None"),
     (str, lambda x: f"the string {x!r}"),
     ((bool, int, float, complex, np.number, np.bool_), lambda x: f"the number {x}"),
@@ -274,7 +290,7 @@ def dtype_of(x: Scalar) -> DType:
     return x.dtype if isinstance(x, Value) else literal_type(x)
 
 
-def cast(x: Scalar, t: DType) -> Value:
+def cast(x: object, t: DType) -> Value:
     """Convert ``x`` to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
     if isinstance(x, Value):
         return Value(builder().cast(x.op, t))
@@ -284,10 +300,10 @@ def cast(x: Scalar, t: DType) -> Value:
         return constant(x, t)
     if t is u1:
         return constant(bool(x), t)
-    return constant(t.integer(x.item() if isinstance(x, np.generic) else x), t)
+    return constant(t.integer(_untraced(x)), t)
 
 
-def emit(code: OpCode, *args: Value, t: DType | None = None, attr: object = None) -> Value:
+def emit(code: OpCode, *args: Value, t: Type | None = None, attr: object = None) -> Value:
     """Emit one operation. With constants, return its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
     operands = [a.op for a in args]
     b = builder()
@@ -303,7 +319,14 @@ def emit_select(condition: Value, a: Value, b: Value) -> Value:
     return emit(ir.select, condition, a, b)
 
 
-def known(x: object) -> Any:
+def emit_check(kind: str, good: Value, message: str, operands: Sequence[Value] = (), most: int = 0) -> None:
+    """Report ``message``, which names ``operands`` by their numbers, where ``good`` is false; see `FaultSite`."""
+    b = builder()
+    site = FaultSite(kind, message, tuple([v.dtype for v in operands]), b.loc, most)
+    b.emit(ir.check, good.op, *[v.op for v in operands], attr=site, type=VOID)
+
+
+def known(x: T) -> T | Number:
     """Return the number of a value that is a constant of the kernel, else ``x`` itself."""
     return x.op.attr if isinstance(x, Value) and x.op.code is ir.const else x
 
@@ -324,7 +347,7 @@ def fitting(x: Scalar, t: DType) -> Value:
     return cast(x, t)
 
 
-def _fold(function: Callable[[Any, Any], Number], a: Scalar, b: Scalar) -> Number:
+def _fold(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
     """Compute arithmetic on two compile-time numbers as Python does."""
     try:
         return function(a, b)
@@ -332,13 +355,9 @@ def _fold(function: Callable[[Any, Any], Number], a: Scalar, b: Scalar) -> Numbe
         raise type_error(f"constant expression: {error}") from None
 
 
-def _traced(a: Scalar, b: Scalar) -> bool:
-    return isinstance(a, Value) or isinstance(b, Value)
-
-
-def _arithmetic(code: OpCode, python: Callable[[Any, Any], Number]) -> Operator:
+def _arithmetic(code: OpCode, python: Callable[[Number, Number], Number]) -> Operator:
     def run(a: Scalar, b: Scalar) -> Scalar:
-        if not _traced(a, b):
+        if not isinstance(a, Value) and not isinstance(b, Value):
             return _fold(python, a, b)
         x, y, _ = unify(a, b)
         return emit(code, x, y)
@@ -346,9 +365,9 @@ def _arithmetic(code: OpCode, python: Callable[[Any, Any], Number]) -> Operator:
     return _operator(run)
 
 
-def _comparison(code: OpCode, python: Callable[[Any, Any], Number]) -> Operator:
+def _comparison(code: OpCode, python: Callable[[Number, Number], Number]) -> Operator:
     def run(a: Scalar, b: Scalar) -> Scalar:
-        if not _traced(a, b):
+        if not isinstance(a, Value) and not isinstance(b, Value):
             return bool(python(a, b))
         if dtype_of(a) is u1 and dtype_of(b) is u1 and code in (ir.eq, ir.ne):
             return emit(code, as_value(a), as_value(b))
@@ -358,9 +377,9 @@ def _comparison(code: OpCode, python: Callable[[Any, Any], Number]) -> Operator:
     return _operator(run)
 
 
-def _bitwise(code: OpCode, python: Callable[[Any, Any], Number], symbol: str) -> Operator:
+def _bitwise(code: OpCode, python: Callable[[Number, Number], Number], symbol: str) -> Operator:
     def run(a: Scalar, b: Scalar) -> Scalar:
-        if not _traced(a, b):
+        if not isinstance(a, Value) and not isinstance(b, Value):
             return _fold(python, a, b)
         need_integers(symbol, a, b)
         if dtype_of(a) is u1 and dtype_of(b) is u1:
@@ -383,9 +402,9 @@ def need_integers(symbol: str, *operands: Scalar) -> None:
 _OF_CONDITIONS = {"&": "and", "|": "or", "~": "not"}
 
 
-def _shift(code: OpCode, python: Callable[[Any, Any], Number], symbol: str) -> Operator:
+def _shift(code: OpCode, python: Callable[[Number, Number], Number], symbol: str) -> Operator:
     def run(a: Scalar, b: Scalar) -> Scalar:
-        if not _traced(a, b):
+        if not isinstance(a, Value) and not isinstance(b, Value):
             return _fold(python, a, b)
         need_integers(symbol, a, b)
         t = dtype_of(a) if dtype_of(a) is not u1 else i32
@@ -394,20 +413,20 @@ def _shift(code: OpCode, python: Callable[[Any, Any], Number], symbol: str) -> O
     return _operator(run)
 
 
-add = _arithmetic(ir.add, lambda a, b: a + b)
-sub = _arithmetic(ir.sub, lambda a, b: a - b)
-mul = _arithmetic(ir.mul, lambda a, b: a * b)
-equal = _comparison(ir.eq, lambda a, b: a == b)
-not_equal = _comparison(ir.ne, lambda a, b: a != b)
-less = _comparison(ir.lt, lambda a, b: a < b)
-less_equal = _comparison(ir.le, lambda a, b: a <= b)
-greater = _comparison(ir.gt, lambda a, b: a > b)
-greater_equal = _comparison(ir.ge, lambda a, b: a >= b)
-bit_and = _bitwise(ir.and_, lambda a, b: a & b, "&")
-bit_or = _bitwise(ir.or_, lambda a, b: a | b, "|")
-bit_xor = _bitwise(ir.xor, lambda a, b: a ^ b, "^")
-shift_left = _shift(ir.shl, lambda a, b: a << b, "<<")
-shift_right = _shift(ir.shr, lambda a, b: a >> b, ">>")
+add = _arithmetic(ir.add, operator.add)
+sub = _arithmetic(ir.sub, operator.sub)
+mul = _arithmetic(ir.mul, operator.mul)
+equal = _comparison(ir.eq, operator.eq)
+not_equal = _comparison(ir.ne, operator.ne)
+less = _comparison(ir.lt, operator.lt)
+less_equal = _comparison(ir.le, operator.le)
+greater = _comparison(ir.gt, operator.gt)
+greater_equal = _comparison(ir.ge, operator.ge)
+bit_and = _bitwise(ir.and_, operator.and_, "&")
+bit_or = _bitwise(ir.or_, operator.or_, "|")
+bit_xor = _bitwise(ir.xor, operator.xor, "^")
+shift_left = _shift(ir.shl, operator.lshift, "<<")
+shift_right = _shift(ir.shr, operator.rshift, ">>")
 
 
 @_operator
@@ -437,8 +456,8 @@ def to_float(x: Scalar) -> Value:
 @_operator
 def truediv(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a / b``. Integers become floats of the default type first."""
-    if not _traced(a, b):
-        return _fold(lambda x, y: x / y, a, b)
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return _fold(operator.truediv, a, b)
     t = promote(*[x if x.is_float else trace_of().options.default_fp for x in (dtype_of(a), dtype_of(b))])
     return emit(ir.div, cast(a, t), cast(b, t))
 
@@ -446,8 +465,8 @@ def truediv(a: Scalar, b: Scalar) -> Scalar:
 @_operator
 def floordiv(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a // b``, which rounds down, for integers and floats."""
-    if not _traced(a, b):
-        return _fold(lambda x, y: x // y, a, b)
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return _fold(operator.floordiv, a, b)
     x, y, t = unify(a, b)
     return emit(ir.floor, emit(ir.div, x, y)) if t.is_float else emit(ir.floordiv, x, y)
 
@@ -455,8 +474,8 @@ def floordiv(a: Scalar, b: Scalar) -> Scalar:
 @_operator
 def mod(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a % b`` with the sign of the divisor, for integers and floats."""
-    if not _traced(a, b):
-        return _fold(lambda x, y: x % y, a, b)
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return _fold(operator.mod, a, b)
     x, y, t = unify(a, b)
     if not t.is_float:
         return emit(ir.floormod, x, y)
@@ -466,7 +485,7 @@ def mod(a: Scalar, b: Scalar) -> Scalar:
 @_operator
 def raw_div(a: Scalar, b: Scalar) -> Scalar:
     """Return the quotient as in C, which truncates integers."""
-    if not _traced(a, b):
+    if not isinstance(a, Value) and not isinstance(b, Value):
         return _fold(lambda x, y: int(x / y) if isinstance(x, int) and isinstance(y, int) else x / y, a, b)
     x, y, t = unify(a, b)
     return emit(ir.div if t.is_float else ir.idiv, x, y)
@@ -475,7 +494,7 @@ def raw_div(a: Scalar, b: Scalar) -> Scalar:
 @_operator
 def raw_mod(a: Scalar, b: Scalar) -> Scalar:
     """Return the remainder as in C, with the sign of the dividend."""
-    if not _traced(a, b):
+    if not isinstance(a, Value) and not isinstance(b, Value):
         return _fold(lambda x, y: np.fmod(x, y).item(), a, b)
     x, y, t = unify(a, b)
     if not t.is_float:
@@ -492,8 +511,8 @@ def power(a: Scalar, b: Scalar) -> Scalar:
 
     If the base is an integer variable, the result has its type, and a negative exponent is an error or gives 0.
     """
-    if not _traced(a, b):
-        return _fold(lambda x, y: x**y, a, b)
+    if not isinstance(a, Value) and not isinstance(b, Value):
+        return _fold(operator.pow, a, b)
     t = promote(dtype_of(a), dtype_of(b))
     if isinstance(b, (int, np.integer)) and not isinstance(b, bool) and abs(int(b)) <= _MAX_MULTIPLICATIONS:
         base = as_value(a) if dtype_of(a) is not u1 else cast(a, i32)
@@ -505,7 +524,8 @@ def power(a: Scalar, b: Scalar) -> Scalar:
     if t.is_float:
         return emit(ir.pow_, cast(a, t), cast(b, t))
     base = a if isinstance(a, Value) and a.dtype is not u1 else cast(a, t)
-    return _integer_power(base, as_value(b) if dtype_of(b) is not u1 else cast(b, i32))
+    exponent = as_value(b) if dtype_of(b) is not u1 else cast(b, i32)
+    return Value(integer_power(builder(), trace_of().options, base.op, exponent.op))
 
 
 def _product(base: Value, n: int) -> Value:
@@ -518,34 +538,6 @@ def _product(base: Value, n: int) -> Value:
         if n:
             base = emit(ir.mul, base, base)
     return out if out is not None else cast(1, base.dtype)
-
-
-def _integer_power(a: Value, n: Value) -> Value:
-    """Return ``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
-
-    With checks, negative exponents fail, and a square that no factor needs, and that may not fit, is not computed.
-    """
-    b, debug, t, counting = builder(), trace_of().options.debug, a.dtype, n.dtype
-    one, low, high = b.const(1, t), b.const(0, counting), b.const(1, counting)
-    if debug and counting.is_signed:
-        site = FaultSite("overflow", "{0} ** {1}: an integer to a negative power is no integer", (t, counting), b.loc)
-        b.emit(ir.check, b.emit(ir.ge, n.op, low), a.op, n.op, attr=site, type=VOID)
-    base, left, out = b.begin(t, counting, t)
-    condition = b.end([b.emit(ir.gt, left, low)])
-    base, left, out = b.begin(t, counting, t)
-    odd = b.emit(ir.ne, b.emit(ir.and_, left, high), low)
-    next_out = b.emit(ir.select, odd, b.emit(ir.mul, out, base), out)
-    factor = b.emit(ir.select, b.emit(ir.gt, left, high), base, one) if debug else base
-    body = b.end([b.emit(ir.mul, base, factor), b.emit(ir.shr, left, high), next_out])
-    result = b.while_([a.op, n.op, one], condition, body)[2]
-    if not counting.is_signed:
-        return Value(result)
-    inverse = b.cast(b.emit(ir.eq, a.op, one), t)
-    if t.is_signed:
-        minus_one = b.const(-1, t)
-        odd = b.emit(ir.ne, b.emit(ir.and_, n.op, high), low)
-        inverse = b.emit(ir.select, b.emit(ir.eq, a.op, minus_one), b.emit(ir.select, odd, minus_one, one), inverse)
-    return Value(b.emit(ir.select, b.emit(ir.lt, n.op, low), inverse, result))
 
 
 def truth(x: object) -> Value | bool:
@@ -567,10 +559,10 @@ def select(condition: Value, a: Scalar, b: Scalar) -> Value: ...
 
 
 @overload
-def select(condition: object, a: Any, b: Any) -> Any: ...
+def select(condition: object, a: Scalar, b: Scalar) -> Scalar: ...
 
 
-def select(condition: object, a: Any, b: Any) -> Any:
+def select(condition: object, a: Scalar, b: Scalar) -> Scalar:
     """Return ``a`` where ``condition`` holds, else ``b``; both are computed."""
     condition = truth(condition)
     if not isinstance(condition, Value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spirograd.base.arguments import Plan
 from spirograd.base.caps import Capabilities
@@ -14,6 +14,10 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.protocols import Allocation, CellPool, HostTransfers, MemoryAllocator, OwnWrites, Place, StreamOrder, WorkRecording
 from spirograd.ir import nodes
 from spirograd.lang.language_options import LanguageOptions
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.regions import CellRegion
 
 
 class OpValues(Protocol):
@@ -66,6 +70,13 @@ class PlannedLoop(Protocol):
         """Plan ``works``, which may run at the same time."""
 
 
+class LaunchNumbers(Protocol):
+    """The numbers of launches, which their random numbers depend on: `runtime.launcher.Launcher`."""
+
+    def next_number(self) -> int:
+        """Return the number of the next launch."""
+
+
 class Session(CompileTarget, Protocol):
     """The state between `init` and `reset`: a device, its memory, and compiled kernels. ``plain``: kernels run as plain Python."""
 
@@ -88,6 +99,10 @@ class Session(CompileTarget, Protocol):
         """The allocator of its memory."""
 
     @property
+    def launcher(self) -> LaunchNumbers:
+        """The numbers of its launches."""
+
+    @property
     def reports_pending(self) -> bool:
         """Whether kernels that can fail or print were launched since `sync`."""
 
@@ -105,7 +120,7 @@ class Session(CompileTarget, Protocol):
     def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, str | bytes]:
         """Return all stages of compiling ``kernel``."""
 
-    def bind(self, array: object) -> Place:
+    def bind(self, array: Ndarray) -> Place:
         """Return the place of an ndarray."""
 
     def transfers(self, gradients: bool = False) -> HostTransfers:
@@ -117,7 +132,7 @@ class Session(CompileTarget, Protocol):
     def field_memory(self, nbytes: int) -> Allocation:
         """Return memory of zeros for a field tree."""
 
-    def cells_memory(self, region: object) -> CellPool:
+    def cells_memory(self, region: CellRegion) -> CellPool:
         """Return memory of zeros for the cells of a region of a sparse tree."""
 
     def transfers_by_kernel(self, allocation: Allocation) -> bool:

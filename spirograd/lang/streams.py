@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Container
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.device import SharesMemory
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
@@ -37,7 +37,7 @@ class Stream:
     what the session is given after it; nothing waits on the host. Blocks nest. Raises SpirogradRuntimeError on other back ends.
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: object) -> None:
         self.handle = _handle(stream)
         self._ordinal: int | None = getattr(stream, "device_index", None)  # Of torch.
         self._entered: list[tuple[SharesMemory, int]] = []
@@ -190,7 +190,7 @@ def create_event() -> Event:
     return Event()
 
 
-def taken_from(kwargs: dict[str, object], parameters: Container[str]) -> AbstractContextManager[Any] | None:
+def taken_from(kwargs: dict[str, object], parameters: Container[str]) -> AbstractContextManager[object] | None:
     """Run the launches of a block on the stream among the arguments of a call, which is removed from them.
 
     Returns None if there is none; parameters of kernels with this name are left alone.

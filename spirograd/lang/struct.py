@@ -7,40 +7,58 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.lang import scalar
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import MatrixType, element_type
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.host_arrays import host_array, without_axes
 from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of, typed
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 
-Methods = Mapping[str, Callable[..., Any]]
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from typing_extensions import Unpack
+
+    class StructFieldOptions(TypedDict, total=False):
+        """Options of `StructType.field`."""
+
+        name: str
+        offset: object
+        needs_grad: bool
+        needs_dual: bool
+        layout: Layout
+        order: str | None
+
+
+Methods = Mapping[str, Callable[..., object]]
 _RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_dict", "field"})
 
 
 def _member(value: object) -> object:
     """Return a member as the language represents it: lists become vectors, dicts become structs."""
+    value = without_axes(value)
     if isinstance(value, (Matrix, Struct)) or scalar.is_scalar(value):
         return value
     if isinstance(value, Mapping):
         return Struct(value)
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, (list, tuple)) or host_array(value) is not None:
         return Matrix(value)
     raise type_error(f"a member of a struct is a number, vector, matrix or struct, not {scalar.describe(value)}")
 
 
-def _like(value: Any, old: Any, name: str) -> Any:
-    """Return ``value`` in the type of the member that it replaces."""
-    value = _member(value)
+def _like(given: object, old: object, name: str) -> object:
+    """Return ``given`` in the type of the member that it replaces."""
+    value = _member(given)
     if isinstance(old, Matrix):
         return old.filled(value) if scalar.is_scalar(value) or isinstance(value, Matrix) else _misfit(name, old, value)
     if isinstance(old, Struct):
@@ -56,7 +74,7 @@ def _like(value: Any, old: Any, name: str) -> Any:
     return value
 
 
-def _misfit(name: str, old: object, value: object) -> object:
+def _misfit(name: str, old: object, value: object) -> NoReturn:
     raise type_error(f"member `{name}` is {scalar.describe(old)} and cannot be assigned {scalar.describe(value)}")
 
 
@@ -73,16 +91,16 @@ class Struct(metaclass=NearNamesOfClass):
     _methods: Methods
     _write: Callable[[str, object], None] | None
 
-    def __init__(self, *args: object, **members: Any) -> None:
+    def __init__(self, *args: object, **members: object) -> None:
         if args:
             if len(args) != 1 or members or not isinstance(args[0], (Mapping, Struct)):
                 raise type_error("Struct takes one dict, or keyword arguments")
             members = dict(args[0].entries if isinstance(args[0], Struct) else args[0])
-        methods = members.pop("__struct_methods", {})
+        methods = _taken_methods(members)
         _set(self, {check_name(name): _member(value) for name, value in members.items()}, methods)
 
     @property
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, object]:
         """The members by name."""
         return dict(self._members)
 
@@ -172,7 +190,9 @@ class Struct(metaclass=NearNamesOfClass):
         return out
 
     @classmethod
-    def field(cls, members: Mapping[str, Any], methods: Methods | None = None, shape: Any = None, **options: Any) -> fields.StructField:
+    def field(
+        cls, members: Mapping[str, object], methods: Methods | None = None, shape: object = None, **options: Unpack[StructFieldOptions]
+    ) -> fields.StructField:
         """Return a field of structs with ``members`` of these types and with ``methods``; other options as of `field`."""
         return StructType(dict(members), methods).field(shape, **options)
 
@@ -188,6 +208,14 @@ def make_struct(members: Mapping[str, object], methods: Methods, write: Callable
     s: Struct = object.__new__(Struct)
     _set(s, dict(members), methods, write)
     return s
+
+
+def _taken_methods(members: dict[str, object]) -> Methods:
+    """Remove the methods from ``members``, and return them."""
+    methods = members.pop("__struct_methods", {})
+    if not isinstance(methods, Mapping):
+        raise type_error(f"the methods of a struct are functions by name, got {describe(methods)}")
+    return methods
 
 
 def check_name(name: object) -> str:
@@ -218,11 +246,11 @@ class StructType(AggregateType):
     __slots__ = ("defaults", "members", "methods", "name")
     __sg_traceable__ = True
 
-    def __init__(self, members: Mapping[str, Any], methods: Methods | None = None, name: str = "struct") -> None:
+    def __init__(self, members: Mapping[str, object], methods: Methods | None = None, name: str = "struct") -> None:
         members = dict(members)
         if methods is not None and not isinstance(methods, Mapping):
             raise type_error(f"the methods of a struct are functions by name, got {describe(methods)}", "pass a shape as `shape=`")
-        self.methods: Methods = {**members.pop("__struct_methods", {}), **(methods or {})}
+        self.methods: Methods = {**_taken_methods(members), **(methods or {})}
         if not members:
             raise type_error("a struct needs at least one member")
         self.members: dict[str, ValueType] = {check_name(k): as_type(t) for k, t in members.items()}
@@ -273,14 +301,14 @@ class StructType(AggregateType):
         """Return ``value``, a struct or dict, converted to this type."""
         return self(value)
 
-    def filled_with_scalar(self, value: object) -> Struct:
+    def filled_with_scalar(self, value: Scalar) -> Struct:
         """Return a struct with every scalar set to ``value``."""
         return self._assemble({name: _fill(t, value) for name, t in self.members.items()})
 
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return tuple(d for t in self.members.values() for d in leaf_dtypes(t))
 
-    def build(self, leaves: Sequence[object]) -> Struct:
+    def build(self, leaves: Sequence[Scalar]) -> Struct:
         members, at = {}, 0
         for name, t in self.members.items():
             count = len(leaf_dtypes(t))
@@ -288,7 +316,7 @@ class StructType(AggregateType):
             at += count
         return self._assemble(members)
 
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         if isinstance(value, Mapping):
             value = Struct(value)
         if not isinstance(value, Struct):
@@ -298,8 +326,8 @@ class StructType(AggregateType):
             raise type_error(f"expected {self!r}, got {scalar.describe(value)}")
         return [number for name, t in self.members.items() for number in numbers_of(t, value[name])]
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.StructField:
-        members = {}
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> fields.StructField:
+        members: dict[str, fields.MemberField] = {}
         for key, t in self.members.items():
             label = f"{name}.{key}" if name else key
             if isinstance(t, DType):
@@ -331,6 +359,7 @@ class StructType(AggregateType):
 
 def _construct(t: ValueType, value: object) -> object:
     """Return ``value`` as a member of type ``t``; a number fills."""
+    value = without_axes(value)
     if isinstance(t, DType):
         if not scalar.is_scalar(value):
             raise type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
@@ -340,7 +369,7 @@ def _construct(t: ValueType, value: object) -> object:
     return t(value)  # type: ignore[operator]
 
 
-def _fill(t: ValueType, value: object) -> object:
+def _fill(t: ValueType, value: Scalar) -> object:
     if isinstance(t, DType):
         return typed(value, t)
     return t(value) if isinstance(t, MatrixType) else t.filled_with_scalar(value)  # type: ignore[attr-defined]
@@ -365,10 +394,10 @@ def dataclass(cls: type) -> StructType:
     return StructType(hints, methods, cls.__name__)
 
 
-def type_of(value: Any) -> ValueType:
+def type_of(value: object) -> ValueType:
     """Return the type of a run-time value, number, vector or struct."""
     if isinstance(value, Matrix):
-        return MatrixType(value.n, value.m if value.ndim == 2 else None, value.dtype)
+        return element_type(value.shape, value.dtype)
     if isinstance(value, Struct):
         return StructType({name: type_of(v) for name, v in value.entries.items()}, value.methods)
-    return scalar.dtype_of(value)
+    return value.dtype if isinstance(value, Value) else scalar.literal_type(value)

@@ -7,7 +7,7 @@ shared memory where subgroups are smaller than a tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32
 from spirograd.ir import ops as ir
@@ -16,7 +16,7 @@ from spirograd.lang.annotations import template
 from spirograd.lang.context import GroupScope, language_options
 from spirograd.lang.frontend.func import func
 from spirograd.lang.matrix import Matrix, make
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Struct, make_struct
 from spirograd.lang.tile_products import fused
 
@@ -70,8 +70,7 @@ def _exchange(scope: GroupScope, dtype: DType) -> groups.SharedArray:
     """Return shared memory for a row of each thread, the same for all uses in a loop."""
     if dtype not in scope.exchanges:
         scope.exchanges[dtype] = groups.SharedArray(_LARGEST_GROUP * scope.size, dtype)
-    shared: groups.SharedArray = scope.exchanges[dtype]
-    return shared
+    return scope.exchanges[dtype]
 
 
 # --- methods -----------------------------------------------------------------------------------------------------------------
@@ -83,14 +82,14 @@ def _check_precise(t: DType, what: str) -> None:
 
 
 @arithmetic.traceable
-def _identity_row(row: Any) -> Matrix:
+def _identity_row(row: Matrix) -> Matrix:
     n = len(row.entries)
     at, t = row_of_thread(n), row.entries[0].dtype
     return make([scalar.select(scalar.equal(at, k), scalar.cast(1, t), scalar.cast(0, t)) for k in range(n)], (n,))
 
 
 @arithmetic.traceable
-def _factorised_row(row: Any, eps: Any) -> Matrix:
+def _factorised_row(row: Matrix, eps: Scalar) -> Matrix:
     """Factorise column by column: an entry loses the products of all columns before its own, in their order. Entries above the diagonal
     stay.
 
@@ -161,7 +160,7 @@ class _Columns:
 
 
 @arithmetic.traceable
-def _solved_row(lower: Any, row: Any) -> Matrix:
+def _solved_row(lower: Matrix, row: Matrix) -> Matrix:
     """Solve x L^T = row for x, entry by entry."""
     l, x, n = lower.entries, list(row.entries), len(row.entries)
     _check_precise(x[0].dtype, "solve_triangular_")
@@ -175,20 +174,23 @@ def _solved_row(lower: Any, row: Any) -> Matrix:
 
 
 @arithmetic.traceable
-def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: object) -> Matrix:
+def _row_with_product(tile: Struct, a: object, b: object, negative: bool, transposed: object) -> Matrix:
     row = tile.r.entries
     n, t = len(row), row[0].dtype
     row_of_thread(n)
-    for other in (a, b):
-        if not is_tile(other) or len(other.r.entries) != n:
-            raise type_error(f"a product has two tiles of {n} rows, not {describe(other)}")
-    left, right = list(a.r.entries), list(b.r.entries)
+    left, right = _row_of_factor(a, n), _row_of_factor(b, n)
     types = left[0].dtype, right[0].dtype
     if types[0] is not types[1] or not tile_products.takes(types[0], t):
         raise type_error(f"tiles of {types[0]} and {types[1]} have no product of {t}", "factors have one type; those of f16 add up to f32")
     if not tile_products.has_instruction(types[0], t):
         return make(tile_products.by_rows(list(row), left, right, negative, bool(transposed), column_reader), (n,))
     return make(tile_products.by_instruction(list(row), left, right, negative, bool(transposed)), (n,))
+
+
+def _row_of_factor(tile: object, n: int) -> list[Value]:
+    if not is_tile(tile) or len(tile.r.entries) != n:
+        raise type_error(f"a product has two tiles of {n} rows, not {describe(tile)}")
+    return list(tile.r.entries)
 
 
 @func
@@ -218,7 +220,7 @@ def solve_triangular_(self, B: template(), lower: template() = True):  # type: i
 
 
 @arithmetic.traceable
-def _check_solve(tile: Any, other: Any, lower: object) -> None:
+def _check_solve(tile: Struct, other: object, lower: object) -> None:
     if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
         raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
     if lower is not True:
@@ -234,7 +236,7 @@ _METHODS: dict[str, Callable[..., object]] = {
 }
 
 
-def is_tile(x: object) -> bool:
+def is_tile(x: object) -> TypeGuard[Struct]:
     """Return whether ``x`` is a tile of a kernel."""
     return isinstance(x, Struct) and x.methods is _METHODS
 
@@ -302,7 +304,7 @@ def outer(a: object, b: object) -> Outer:
     return Outer(a, b)
 
 
-def updated(tile: Any, a: Value, b: Value, negative: bool) -> Struct:
+def updated(tile: Struct, a: Value, b: Value, negative: bool) -> Struct:
     """Return a tile plus or minus the product of ``a`` and the ``b`` of each row."""
     row = tile.r.entries
     n, dtype = len(row), row[0].dtype
@@ -310,5 +312,4 @@ def updated(tile: Any, a: Value, b: Value, negative: bool) -> Struct:
     row_of_thread(n)
     mine, others = scalar.cast(a, dtype), column_reader([scalar.cast(b, dtype)])
     factor = scalar.emit(ir.neg, mine) if negative else mine
-    changed: Struct = tile.with_entries({"r": make([fused(factor, others(k, 0), x) for k, x in enumerate(row)], (n,))})
-    return changed
+    return tile.with_entries({"r": make([fused(factor, others(k, 0), x) for k, x in enumerate(row)], (n,))})

@@ -12,10 +12,11 @@ import dis
 import logging
 import math
 import numbers
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex, TypeGuard, TypeVar, Union, overload
 
 import numpy as np
 
@@ -23,6 +24,15 @@ from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.tracebacks import user_location
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spirograd.base.arrays import Array
+    from spirograd.base.dtypes import DType
+    from spirograd.base.protocols import Scalar
+    from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.scalar_field import ScalarField
 
 logger = logging.getLogger("spirograd")
 _HINT = "compute with it as it is, by operators and functions of `sg`; `sg.stop_grad(number)` gives a plain number on purpose"
@@ -71,7 +81,7 @@ class RefusedNumbers(NumberRecord):
     def open(self, value: bool) -> None:
         pass
 
-    def of(self, values: Sequence[Any], loc: Loc | None) -> Sequence[Any]:
+    def of(self, values: Sequence[float], loc: Loc | None) -> Sequence[TracedNumber]:
         """Return ``values`` as numbers that cannot be used."""
         self.numbers.clear()
         return [TracedNumber(float(value), self, (), loc) for value in values]
@@ -86,6 +96,17 @@ class TracedNumber:
 
     __slots__ = ("adjoint", "loc", "operands", "position", "record", "value")
     __sg_traceable__ = True
+
+    if TYPE_CHECKING:  # These are set below.
+
+        def _operator(self, other: Number, /) -> Number: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _operator
+
+        def _comparison(self, other: Number, /) -> bool: ...
+
+        __lt__ = __le__ = __gt__ = __ge__ = _comparison
 
     def __init__(self, value: float, record: NumberRecord, operands: Sequence[tuple[TracedNumber, float]], loc: Loc | None) -> None:
         self.value = value
@@ -151,7 +172,7 @@ class TracedNumber:
     def __bool__(self) -> bool:
         return bool(self.left("a condition"))
 
-    def __array__(self, dtype: Any = None, copy: object = None) -> Any:
+    def __array__(self, dtype: DTypeLike | None = None, copy: object = None) -> Array:
         return np.array(self.left("an array of NumPy"), dtype)
 
     def item(self) -> float:
@@ -160,8 +181,9 @@ class TracedNumber:
 
     # --- uses that keep the history ----------------------------------------------------------------------------------------
 
-    def __sg_cast__(self, t: Any) -> Any:
-        return computed(t(self.value), ((self, 1.0),)) if t.is_float else t(self.left("an integer"))
+    def __sg_cast__(self, t: DType) -> Number:
+        number: Number = computed(t(self.value), ((self, 1.0),)) if t.is_float else t(self.left("an integer"))
+        return number
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -196,33 +218,43 @@ class TracedNumber:
         """Return whether it has no fraction."""
         return self.value.is_integer()
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: object) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> object:
         rates = RATES.get(ufunc)
-        scalars = all(isinstance(x, (TracedNumber, int, float, np.generic)) for x in inputs)
-        if method == "__call__" and rates is not None and scalars and not kwargs:
-            return apply(ufunc, inputs)
+        scalars = [x for x in inputs if _is_operand(x)]
+        if method == "__call__" and rates is not None and len(scalars) == len(inputs) and not kwargs:
+            return apply(ufunc, scalars)
         plain = [x.left("an operand of NumPy") if isinstance(x, TracedNumber) else x for x in inputs]
         return getattr(ufunc, method)(*plain, **kwargs)
 
     def __pos__(self) -> TracedNumber:
         return self
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> Number:
         return computed(-self.value, ((self, -1.0),))
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> Number:
         return apply(np.abs, (self,))
 
 
 numbers.Real.register(TracedNumber)
+T = TypeVar("T")
+Number = Union[bool, int, float, TracedNumber]
 
 
-def plain(x: object) -> Any:
+@overload
+def plain(x: Number) -> bool | int | float: ...
+
+
+@overload
+def plain(x: object) -> object: ...
+
+
+def plain(x: object) -> object:
     """Return ``x``, or the value of a traced number, where no history is lost by that."""
     return x.value if isinstance(x, TracedNumber) else x
 
 
-def computed(value: object, operands: Sequence[tuple[object, float]]) -> Any:
+def computed(value: T, operands: Sequence[tuple[object, float]]) -> T | TracedNumber:
     """Return ``value`` with a history: ``operands`` come with the derivatives with respect to them."""
     traced = [(x, float(rate)) for x, rate in operands if isinstance(x, TracedNumber) and x.is_open]
     if not traced or not isinstance(value, (float, int, np.floating)):
@@ -231,12 +263,12 @@ def computed(value: object, operands: Sequence[tuple[object, float]]) -> Any:
     return TracedNumber(float(value), first.record, [pair for pair in traced if pair[0].record is first.record], first.loc)
 
 
-def apply(function: Callable[..., object], args: Sequence[Any]) -> Any:
+def apply(function: Callable[..., Number], args: Sequence[Number]) -> Number:
     """Return ``function`` of numbers, of which some are traced. Functions outside of `RATES` end the history."""
     values = [float(plain(x)) for x in args]
     with np.errstate(all="ignore"):
         result = function(*map(np.float64, values))
-        value = result.item() if isinstance(result, np.generic) else result
+        value: Number = result.item() if isinstance(result, np.generic) else result
         rates = RATES.get(function)
         if rates is None:
             return function(
@@ -245,12 +277,13 @@ def apply(function: Callable[..., object], args: Sequence[Any]) -> Any:
         return computed(value, [*zip(args, rates(value, *map(np.float64, values)))])
 
 
-def rsqrt(x: Any) -> Any:
+def rsqrt(x: np.float64) -> np.float64:
     """Return ``1 / sqrt(x)``."""
-    return 1.0 / np.sqrt(x)
+    result: np.float64 = 1.0 / np.sqrt(x)
+    return result
 
 
-def _power_rates(y: float, a: Any, b: Any) -> tuple[float, float]:
+def _power_rates(y: float, a: np.float64, b: np.float64) -> tuple[float, float]:
     return (b * a ** (b - 1) if b else 0.0), (y * np.log(a) if a > 0 else 0.0)
 
 
@@ -283,35 +316,29 @@ RATES: dict[object, Callable[..., Sequence[float]]] = {
     np.trunc: lambda y, a: (0.0,),
 }
 _OPERATORS = {
-    "add": (np.add, lambda a, b: a + b),
-    "sub": (np.subtract, lambda a, b: a - b),
-    "mul": (np.multiply, lambda a, b: a * b),
-    "truediv": (np.true_divide, lambda a, b: a / b),
-    "pow": (np.power, lambda a, b: a**b),
-    "mod": (np.remainder, lambda a, b: a % b),
-    "floordiv": (np.floor_divide, lambda a, b: a // b),
+    "add": (np.add, operator.add),
+    "sub": (np.subtract, operator.sub),
+    "mul": (np.multiply, operator.mul),
+    "truediv": (np.true_divide, operator.truediv),
+    "pow": (np.power, operator.pow),
+    "mod": (np.remainder, operator.mod),
+    "floordiv": (np.floor_divide, operator.floordiv),
 }
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-}
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
-def _is_operand(x: object) -> bool:
+def _is_operand(x: object) -> TypeGuard[Number]:
     return isinstance(x, (TracedNumber, int, float, np.generic))
 
 
-def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
+def _operator(rates_of: np.ufunc, python: Callable[[float, float], object], swapped: bool) -> Callable[[TracedNumber, object], object]:
     """Return one of Python's operators: value and errors are those of Python."""
 
-    def run(self: TracedNumber, other: object) -> Any:
+    def run(self: TracedNumber, other: object) -> object:
         if not _is_operand(other):
             return NotImplemented
-        a, b = (other, self) if swapped else (self, other)
+        a: Number = other if swapped else self
+        b: Number = self if swapped else other
         x, y = plain(a), plain(b)
         value = python(x, y)
         if isinstance(value, complex):
@@ -329,7 +356,7 @@ def _comparison(python: Callable[[object, object], bool]) -> Callable[[TracedNum
     numbers, which keeps its history.
     """
 
-    def run(self: TracedNumber, other: object) -> Any:
+    def run(self: TracedNumber, other: object) -> object:
         if not _is_operand(other):
             return NotImplemented
         if self.is_open and _is_written(sys._getframe(1)):
@@ -349,24 +376,25 @@ def _is_written(frame: FrameType) -> bool:
 for _name, (_rates, _python) in _OPERATORS.items():
     setattr(TracedNumber, f"__{_name}__", _operator(_rates, _python, False))
     setattr(TracedNumber, f"__r{_name}__", _operator(_rates, _python, True))
-for _name, _python in _COMPARISONS.items():
-    setattr(TracedNumber, f"__{_name}__", _comparison(_python))
+for _name in _COMPARISONS:
+    setattr(TracedNumber, f"__{_name}__", _comparison(getattr(operator, _name)))
 
 
 # --- memory ------------------------------------------------------------------------------------------------------------------
 
 
-def read(memory: Any, key: Any, values: Sequence[Any]) -> Sequence[Any]:
+def read(memory: ScalarField | Ndarray, key: object, values: Sequence[Scalar]) -> Sequence[Number]:
     """Return the numbers ``values`` of the element at ``key`` of a field or ndarray, as Python gets them."""
     recorder = context.recorder()
     return values if recorder is None else recorder.read_numbers(memory, key, values, user_location)
 
 
-def entries_of(value: Any) -> Sequence[Any]:
+def entries_of(value: object) -> Sequence[object]:
     """Return the numbers that a number, a vector, a matrix or a nested list consists of."""
     if isinstance(value, (list, tuple)):
         return [number for part in value for number in entries_of(part)]
-    return value.entries if isinstance(getattr(value, "entries", None), tuple) else (value,)
+    entries = getattr(value, "entries", None)
+    return entries if isinstance(entries, tuple) else (value,)
 
 
 def are_traced(values: Sequence[object]) -> bool:
@@ -374,7 +402,7 @@ def are_traced(values: Sequence[object]) -> bool:
     return any(isinstance(x, TracedNumber) and x.is_open for x in values)
 
 
-def split(value: object, element_shape: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def split(value: object, element_shape: Sequence[int]) -> tuple[object, Sequence[object]]:
     """Return the value to be written to an element without its history, and its numbers, one for each entry, if an open tape knows any of
     them."""
     if context.recorder() is None:
@@ -384,4 +412,4 @@ def split(value: object, element_shape: Sequence[int]) -> tuple[Any, Sequence[An
         return value, ()
     if isinstance(value, TracedNumber):
         return value.value, [value] * math.prod(element_shape)
-    return np.array([float(plain(x)) for x in entries]).reshape(element_shape), entries
+    return np.array([plain(x) for x in entries], np.float64).reshape(element_shape), entries

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spirograd.base.dtypes import DType
 from spirograd.base.wording import counted
 from spirograd.lang import scalar
 from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of
+from spirograd.lang.scalar import Scalar
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.enums import Layout
 
 
 class TupleType(AggregateType):
@@ -26,7 +30,7 @@ class TupleType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return tuple([t for member in self.members for t in leaf_dtypes(member)])
 
-    def build(self, leaves: Sequence[object]) -> tuple[Any, ...]:
+    def build(self, leaves: Sequence[Scalar]) -> tuple[object, ...]:
         out, at = [], 0
         for member in self.members:
             count = len(leaf_dtypes(member))
@@ -34,21 +38,22 @@ class TupleType(AggregateType):
             at += count
         return tuple(out)
 
-    def numbers_of(self, value: object) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Scalar]:
         if not isinstance(value, (tuple, list)) or len(value) != len(self.members):
             expected = f"expected {counted(len(self.members), 'value')}, as the annotation {self!r} says"
             raise scalar.type_error(f"{expected}, got {scalar.describe(value)}")
         return [number for member, part in zip(self.members, value) for number in numbers_of(member, part)]
 
-    def converted(self, value: Any) -> tuple[Any, ...]:
+    def converted(self, value: object) -> tuple[object, ...]:
         self.numbers_of(value)  # checks the structure
+        assert isinstance(value, (tuple, list))
         return tuple([m.converted(part) if isinstance(m, AggregateType) else m(part) for m, part in zip(self.members, value)])
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> NoReturn:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Layout) -> NoReturn:
         raise scalar.type_error("a field has no tuples as elements", "use a struct: `sg.types.struct(n=sg.i32, x=sg.f32)`")
 
 
-def result_type(annotation: object) -> Any:
+def result_type(annotation: object) -> object:
     """Return the type of a result from its annotation: of several types the type of a tuple, of a tuple of one type that type; others
     unchanged."""
     if typing.get_origin(annotation) is tuple:

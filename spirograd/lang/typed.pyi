@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import numpy as np
+import torch
 
 from spirograd.base.dtypes import DType
 from spirograd.derivatives.memory_plan import MemoryPlan
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.graph_statements import GraphStatus
 from spirograd.lang.matrix import Matrix as Matrix
+from spirograd.lang.session_protocol import OnOp
 from spirograd.lang.streams import Stream
 from spirograd.lang.struct import StructType
 
@@ -36,7 +39,7 @@ Function: TypeAlias = Callable[..., Any]
 class NDArray(Protocol):
     """An array argument: ``NDArray[sg.f32, 2]``, an array of spirograd, NumPy or torch."""
 
-    def __class_getitem__(cls, item: Any, /) -> Any: ...
+    def __class_getitem__(cls, item: object, /) -> Any: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -56,7 +59,7 @@ class Tensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> Any: ...
+    def dtype(self) -> DType: ...
     @property
     def grad(self) -> Any:
         """The memory of gradients."""
@@ -67,20 +70,20 @@ class Tensor(Protocol):
         """Whether there is memory for gradients."""
     def has_dual(self) -> bool:
         """Whether there is memory for tangents."""
-    def __getitem__(self, key: Any, /) -> Any: ...
-    def __setitem__(self, key: Any, value: Any, /) -> None: ...
-    def __iter__(self) -> Any: ...
-    def fill(self, value: Any) -> None:
+    def __getitem__(self, key: object, /) -> Any: ...
+    def __setitem__(self, key: object, value: object, /) -> None: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def fill(self, value: object) -> None:
         """Set all elements to ``value``."""
-    def copy_from(self, other: Any) -> None:
+    def copy_from(self, other: object) -> None:
         """Take over the contents of another field or array of the same shape."""
-    def to_numpy(self, *args: Any, **options: Any) -> np.ndarray[Any, Any]:
+    def to_numpy(self, *args: Any, **options: Any) -> Array:
         """The contents as a NumPy array. ``copy=False``: over the memory itself, or ValueError."""
-    def from_numpy(self, array: Any) -> None:
+    def from_numpy(self, array: object) -> None:
         """Set the contents from a NumPy array."""
-    def to_torch(self, *args: Any, **options: Any) -> Any:
+    def to_torch(self, *args: Any, **options: Any) -> torch.Tensor:
         """The contents as a torch tensor on ``device`` (the CPU by default)."""
-    def from_torch(self, tensor: Any) -> None:
+    def from_torch(self, tensor: torch.Tensor) -> None:
         """Set the contents from a torch tensor."""
 
 # --- vectors, matrices, structs ---
@@ -88,15 +91,15 @@ class Tensor(Protocol):
 class MatrixOperators:
     """Operators of `Matrix`, which work entry by entry, with numbers, lists and matrices; and types: ``Vector[3, sg.f32]``."""
 
-    def __class_getitem__(cls, item: Any, /) -> Any: ...
-    def _operator(self, other: Any, /) -> Matrix: ...
+    def __class_getitem__(cls, item: object, /) -> Any: ...
+    def _operator(self, other: object, /) -> Matrix: ...
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _operator
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _operator
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _operator
     __lt__ = __le__ = __gt__ = __ge__ = _operator
-    def __eq__(self, other: Any, /) -> Matrix: ...  # type: ignore[override]
-    def __ne__(self, other: Any, /) -> Matrix: ...  # type: ignore[override]
+    def __eq__(self, other: object, /) -> Matrix: ...  # type: ignore[override]
+    def __ne__(self, other: object, /) -> Matrix: ...  # type: ignore[override]
 
 Vector: TypeAlias = Matrix
 vec2: TypeAlias = Matrix
@@ -115,16 +118,16 @@ mat4: TypeAlias = Matrix
 class DataClass:
     """A value of a class that `dataclass` made a struct type: members are attributes; those not given are zero."""
 
-    def __init__(self, *values: Any, **members: Any) -> None: ...
+    def __init__(self, *values: object, **members: object) -> None: ...
     def __getattr__(self, name: str) -> Any: ...
-    def __setattr__(self, name: str, value: Any) -> None: ...
+    def __setattr__(self, name: str, value: object) -> None: ...
     def to_dict(self, include_methods: bool = False) -> dict[str, Any]: ...
     @classmethod
     def field(
         cls,
-        shape: Any = None,
+        shape: object = None,
         name: str = "",
-        offset: Any = None,
+        offset: object = None,
         needs_grad: bool = False,
         needs_dual: bool = False,
         layout: Layout = ...,
@@ -139,11 +142,11 @@ def dataclass(cls: type) -> type[DataClass]:
 
 @overload
 def field(
-    dtype: type[float] | type[int] | type[np.number[Any]] | DType,
-    shape: Any = None,
+    dtype: type[float] | type[int] | type[np.generic] | DType,
+    shape: object = None,
     order: str | None = None,
     name: str = "",
-    offset: Any = None,
+    offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> ScalarField:
@@ -156,20 +159,20 @@ def field(
 @overload
 def field(
     dtype: type[Matrix] | MatrixType,
-    shape: Any = None,
+    shape: object = None,
     order: str | None = None,
     name: str = "",
-    offset: Any = None,
+    offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> MatrixField: ...
 @overload
 def field(
     dtype: type[DataClass] | StructType,
-    shape: Any = None,
+    shape: object = None,
     order: str | None = None,
     name: str = "",
-    offset: Any = None,
+    offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> StructField: ...
@@ -181,9 +184,9 @@ class Func(Generic[P, R_co]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
-    def __get__(self, instance: None, owner: Any = None) -> Func[P, R_co]: ...
+    def __get__(self, instance: None, owner: type | None = None) -> Func[P, R_co]: ...
     @overload
-    def __get__(self: Func[Concatenate[Any, Q], R_co], instance: object, owner: Any = None) -> Func[Q, R_co]: ...
+    def __get__(self: Func[Concatenate[Any, Q], R_co], instance: object, owner: type | None = None) -> Func[Q, R_co]: ...
 
 class Gradient(Staged, Generic[P]):
     """The derivative of a kernel in reverse mode: ``kernel.grad(*args)``, with the arguments of the kernel, after the kernel."""
@@ -191,10 +194,10 @@ class Gradient(Staged, Generic[P]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @overload
-    def __call__(self, *args: Any, returned: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: object, returned: object, **kwargs: object) -> None:
         """Launch the gradient. ``returned``: the adjoint of the value that the kernel returns."""
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: object, **kwargs: object) -> str:
         """In words: what is recorded and why, what runs again, where gradients come from and go to, where they end.
 
         Of what was compiled last, or for the arguments of a launch.
@@ -221,17 +224,17 @@ class Kernel(Staged, Generic[P, R_co]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
-    def __call__(self, *args: Any, stream: Stream | None, **kwargs: Any) -> R_co:
+    def __call__(self, *args: object, stream: Stream | None, **kwargs: object) -> R_co:
         """Launch the kernel on ``stream``."""
     @overload
-    def __call__(self, *args: Any, qd_stream: Stream | None, **kwargs: Any) -> R_co: ...
+    def __call__(self, *args: object, qd_stream: Stream | None, **kwargs: object) -> R_co: ...
     @overload
-    def __get__(self, instance: None, owner: Any = None) -> Kernel[P, R_co]: ...
+    def __get__(self, instance: None, owner: type | None = None) -> Kernel[P, R_co]: ...
     @overload
-    def __get__(self: Kernel[Concatenate[Any, Q], R_co], instance: object, owner: Any = None) -> Kernel[Q, R_co]: ...
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def __get__(self: Kernel[Concatenate[Any, Q], R_co], instance: object, owner: type | None = None) -> Kernel[Q, R_co]: ...
+    def explain(self, *args: object, **kwargs: object) -> str:
         """Each task with its line, and which parallel loops were fused. Of what was compiled last, or for the arguments of a launch."""
-    def step(self, on_op: Callable[[Any, Any], None], *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def step(self, on_op: OnOp, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``."""
 
 class GraphKernel(Kernel[P, R_co]):
@@ -241,7 +244,7 @@ class GraphKernel(Kernel[P, R_co]):
     def parts(self) -> tuple[Kernel[P, None], ...]:
         """The kernels that it is compiled to, in the order of the source."""
 
-    def resume(self, *args: Any, from_checkpoint: Any, **kwargs: Any) -> R_co:
+    def resume(self, *args: object, from_checkpoint: object, **kwargs: object) -> R_co:
         """Run from the block of a checkpoint to the end."""
 
 @overload
@@ -254,7 +257,7 @@ def kernel(function: Callable[P, R], /) -> Kernel[P, R]:
 @overload
 def kernel(
     *, graph: Literal[True], checkpoints: Literal[True], **options: Any
-) -> Callable[[Callable[P, Any]], GraphKernel[P, GraphStatus]]: ...
+) -> Callable[[Callable[P, object]], GraphKernel[P, GraphStatus]]: ...
 @overload
 def kernel(*, graph: Literal[True], **options: Any) -> Callable[[Callable[P, None]], GraphKernel[P, None]]: ...
 @overload

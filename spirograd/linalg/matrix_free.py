@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.lang import arithmetic, forms
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import element_type
 from spirograd.lang.context import session
 from spirograd.lang.data.field import field
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray, ndarray
@@ -28,8 +28,11 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.frontend.func import func
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import describe
+from spirograd.lang.scalar import Value, describe
 from spirograd.types import template
+
+if TYPE_CHECKING:
+    from spirograd.lang.context import ProgramRecorder
 
 # Indices of numbers: the tolerance, the squared residual, and rho, alpha and omega of BiCGSTAB.
 TOLERANCE, SQUARE, RHO, ALPHA, OMEGA = range(5)
@@ -43,17 +46,17 @@ _LONGEST_WAIT = 32
 class LinearOperator(NearNames):
     """A square matrix, given by its product with vectors: ``matvec_kernel(x, Ax)`` sets ``Ax`` to the product with ``x``."""
 
-    def __init__(self, matvec_kernel: Callable[[object, object], object]) -> None:
+    def __init__(self, matvec_kernel: Callable[[Array, Array], object]) -> None:
         self._kernel = matvec_kernel
-        self._vectors: dict[object, tuple[object, list[object]]] = {}
+        self._vectors: dict[object, tuple[object, list[Array]]] = {}
 
-    def matvec(self, x: Any, Ax: Any) -> None:
+    def matvec(self, x: Array, Ax: Array) -> None:
         """Set ``Ax`` to the product with ``x``. Raises SpirogradRuntimeError if their shapes differ."""
         if x.shape != Ax.shape:
             raise SpirogradRuntimeError(f"`matvec` takes vectors of one shape, got {x.shape} and {Ax.shape}")
         self._kernel(x, Ax)
 
-    def vectors(self, like: Any, count: int, needs_grad: bool = False) -> list[Any]:
+    def vectors(self, like: Array, count: int, needs_grad: bool = False) -> list[Array]:
         """Return ``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``. They are kept for the next call, because
         kernels are compiled for each field."""
         key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
@@ -65,23 +68,25 @@ class LinearOperator(NearNames):
         return vectors[:count]
 
 
-def _origin(x: Any) -> tuple[int, ...]:
+def _origin(x: Array) -> tuple[int, ...]:
     return () if isinstance(x, Ndarray) else x.origin
 
 
-def _like(x: Any, needs_grad: bool = False) -> object:
+def _like(x: Array, needs_grad: bool = False) -> Array:
     shape = x.element_shape
-    dtype = MatrixType(shape[0], shape[1] if len(shape) == 2 else None, x.dtype) if shape else x.dtype
+    dtype = element_type(shape, x.dtype) if shape else x.dtype
     if isinstance(x, Ndarray):
         return ndarray(dtype, x.shape, needs_grad)
-    return field(dtype, x.shape, offset=_origin(x) or None, needs_grad=needs_grad)
+    vector = field(dtype, x.shape, offset=_origin(x) or None, needs_grad=needs_grad)
+    assert isinstance(vector, ScalarField)  # of numbers, vectors or matrices
+    return vector
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------------------
 
 
 @arithmetic.traceable
-def _inner(a: Any, b: Any) -> object:
+def _inner(a: Matrix | Value, b: Matrix | Value) -> object:
     """Return the inner product of two elements."""
     product = a * b
     return product.sum() if isinstance(product, Matrix) else product
@@ -212,7 +217,7 @@ def _bicgstab_step(
 # --- solvers -----------------------------------------------------------------------------------------------------------------
 
 
-def _checked(A: object, b: Any, x: Any, what: str) -> None:
+def _checked(A: object, b: Array, x: Array, what: str) -> None:
     if not isinstance(A, LinearOperator):
         raise SpirogradTypeError(f"`{what}` takes a LinearOperator, not {describe(A)}", None, "make one: `LinearOperator(kernel)`")
     for name, vector in (("b", b), ("x", x)):
@@ -266,7 +271,7 @@ class _Progress:
 
 
 def conjugate_gradients(
-    A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, quiet: bool = True
+    A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, quiet: bool = True
 ) -> tuple[bool, int]:  # fmt: skip
     """Solve as `MatrixFreeCG`; also return the number of iterations."""
     r, p, ap = A.vectors(x, 3)
@@ -315,7 +320,7 @@ def _add_to(source: template(), target: template()):
         target[at] = target[at] + source[at]
 
 
-def _norm(x: Any) -> float:
+def _norm(x: Array) -> float:
     return float(np.linalg.norm(x.to_numpy().astype(np.float64)))
 
 
@@ -323,7 +328,7 @@ class _Transposed(LinearOperator):
     """The transposed operator: the reverse mode of the product. It is evaluated at zero, where the product has no derivative with respect
     to the memory that the operator reads."""
 
-    def __init__(self, A: LinearOperator, x: object, tape: Any) -> None:
+    def __init__(self, A: LinearOperator, x: Array, tape: ProgramRecorder) -> None:
         super().__init__(A._kernel)
         self._vectors = A._vectors
         self._at, self._product = A.vectors(x, 2, needs_grad=True)
@@ -331,14 +336,14 @@ class _Transposed(LinearOperator):
         with tape.nested() as self._recorded:
             A.matvec(self._at, self._product)
 
-    def matvec(self, x: object, Ax: object) -> None:
+    def matvec(self, x: Array, Ax: Array) -> None:
         self._at.grad.fill(0)
         _copy_to(x, self._product.grad, 1.0)
         self._recorded.grad()
         _copy_to(self._at.grad, Ax, 1.0)
 
 
-def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, name: str) -> None:
+def _adjoint(tape: ProgramRecorder, A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, name: str) -> None:
     """Propagate the adjoint of a solution x of A x = b: with A^T w = dL/dx, dL/db is w, and the memory that A reads gets the derivative of
     -w^T A x."""
     solve, symmetric = _SOLVERS[name]
@@ -371,7 +376,7 @@ def MatrixFreeBICGSTAB(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6,
     return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
 
 
-def _bicgstab(A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
+def _bicgstab(A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
     """Solve as `MatrixFreeBICGSTAB`; also return the number of iterations."""
     r, p, ap, r0, s, t = A.vectors(x, 6)
     progress = _Progress(x.dtype, tol, quiet, "MatrixFreeBICGSTAB")
@@ -401,7 +406,6 @@ def _solved(A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, qui
     if tape is None:
         return solve(A, b, x, tol, maxiter, quiet)[0]
     need_gradient(x, "x", name)
-    solved: bool = tape.with_reverse(
+    return tape.with_reverse(
         lambda: solve(A, b, x, tol, maxiter, quiet)[0], lambda: _adjoint(tape, A, b, x, tol, maxiter, name), (b,), saves=True
     )
-    return solved

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spirograd.algorithms.recorded import tape_of
+from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType, f32, f64
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.lang import arithmetic, context
@@ -38,7 +37,7 @@ class SparseMatrixBuilder(Triplets):
         num_rows: int | None = None,
         num_cols: int | None = None,
         max_num_triplets: int = 0,
-        dtype: Any = f32,
+        dtype: object = f32,
         storage_format: str = "col_major",
         needs_grad: bool = False,
     ) -> None:
@@ -62,7 +61,7 @@ class SparseMatrixBuilder(Triplets):
             raise SpirogradRuntimeError(render(problem, None, f"make it with `max_num_triplets={count}` or more"))
         return count
 
-    def _triplets(self) -> tuple[Any, Any, Any]:
+    def _triplets(self) -> tuple[Array, Array, Array]:
         """Return rows, columns and values. Raises SpirogradRuntimeError if there are too many, or one is outside of the matrix."""
         n = self.num_triplets
         rows, columns, values = (array.to_numpy()[:n] for array in (self.rows, self.columns, self.values))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spirograd.algorithms.recorded import refuse, tape_of
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
@@ -26,7 +25,7 @@ class SparseCG(NearNames):
     for arguments that do not fit.
     """
 
-    def __init__(self, A: SparseMatrix, b: Any, x0: Any = None, max_iter: int = 50, atol: float = 1e-6) -> None:
+    def __init__(self, A: SparseMatrix, b: object, x0: object = None, max_iter: int = 50, atol: float = 1e-6) -> None:
         if not isinstance(A, SparseMatrix) or A.shape[0] != A.shape[1]:
             raise SpirogradTypeError(f"SparseCG takes a square SparseMatrix, not {describe(A)}")
         if tape_of(A) is not None:
@@ -36,7 +35,7 @@ class SparseCG(NearNames):
         self._start = np.zeros_like(self._b) if x0 is None else self._numbers(x0, "x0")
         self.max_iter, self.atol = max_iter, atol
 
-    def _numbers(self, x: object, name: str) -> Any:
+    def _numbers(self, x: object, name: str) -> Array:
         if isinstance(x, (Ndarray, ScalarField)) and tape_of(x) is not None:
             refuse("SparseCG", f"takes `{name}` as numbers, which have no gradient", _HINT)
         numbers = x.to_numpy() if isinstance(x, (Ndarray, ScalarField)) else x
@@ -46,7 +45,7 @@ class SparseCG(NearNames):
             raise SpirogradValueError(f"`{name}` has shape {numbers.shape}; the matrix has {self._matrix.shape[0]} rows")
         return numbers.astype(self._matrix.dtype.np)
 
-    def solve(self) -> tuple[Any, bool]:
+    def solve(self) -> tuple[Array, bool]:
         """Return the solution as a NumPy array, and whether the residual became small enough."""
         vectors = []
         for numbers in (self._b, self._start):

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 from spirograd.algorithms.recorded import HasGradient, refuse, tape_of
 from spirograd.base import dtypes
+from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
@@ -22,6 +23,9 @@ from spirograd.lang.scalar import describe
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.stored_entries import StoredEntries, sampled
 from spirograd.types import template
+
+if TYPE_CHECKING:
+    from scipy.sparse import sparray
 
 # SciPy's classes by the storage formats of the Taichi family.
 STORAGE = {"col_major": "csc_array", "row_major": "csr_array"}
@@ -36,7 +40,7 @@ def _multiply(starts: template(), columns: template(), values: template(), x: te
         out[i] = total
 
 
-def is_vector(x: object) -> bool:
+def is_vector(x: object) -> TypeGuard[ScalarField | Ndarray]:
     """Return whether ``x`` is a one-dimensional field or ndarray of scalars."""
     return isinstance(x, (ScalarField, Ndarray)) and len(x.shape) == 1 and not x.element_shape
 
@@ -101,13 +105,15 @@ class SparseMatrix(NearNames):
         """The gradients of the stored entries, as a copy; None of a matrix without."""
         return self._like(self.entries().gradient().astype(self._held.dtype)) if self._needs_grad else None
 
-    def to_scipy(self) -> Any:
+    def to_scipy(self) -> sparray:
         """Return a copy as a sparse array of SciPy."""
-        return self._held.copy()
+        copy: sparray = self._held.copy()
+        return copy
 
-    def to_numpy(self) -> Any:
+    def to_numpy(self) -> Array:
         """Return all entries as a NumPy array of two axes."""
-        return self._held.toarray()
+        numbers: Array = self._held.toarray()
+        return numbers
 
     def __repr__(self) -> str:
         return f"<sparse matrix of {self.shape[0]}x{self.shape[1]} {self.dtype}, {self.nnz} entries>"
@@ -119,11 +125,13 @@ class SparseMatrix(NearNames):
 
     # --- arithmetic ------------------------------------------------------------------------------------------------------
 
-    def _like(self, held: Any, needs_grad: bool = False) -> SparseMatrix:
+    def _like(self, held: sparray, needs_grad: bool = False) -> SparseMatrix:
         dtype = dtypes.from_numpy(held.dtype)
         return SparseMatrix(sm=held, dtype=dtype, storage_format=self.storage_format, needs_grad=needs_grad)
 
-    def _computed(self, held: Any, stored: Callable[..., Any], *sources: tuple[SparseMatrix, Callable[[Any], Any]]) -> SparseMatrix:
+    def _computed(
+        self, held: sparray, stored: Callable[..., sparray], *sources: tuple[SparseMatrix, Callable[[sparray], sparray]]
+    ) -> SparseMatrix:
         """Return the matrix ``held``, computed from ``sources``, each with the function from the gradient of the result to its own.
         ``stored`` computes the pattern of the result from matrices of ones, because SciPy drops some entries that happen to be zero."""
         if not any(source.has_grad() for source, _ in sources):
@@ -144,7 +152,7 @@ class SparseMatrix(NearNames):
             tape.with_reverse(lambda: None, reverse, [entries.values for entries, _ in parts])
         return result
 
-    def _same_shape(self, other: SparseMatrix, symbol: str) -> object:
+    def _same_shape(self, other: SparseMatrix, symbol: str) -> sparray:
         if other.shape != self.shape:
             raise SpirogradValueError(f"`{symbol}` needs matrices of one shape, got {self.shape} and {other.shape}")
         return other._held
@@ -155,7 +163,7 @@ class SparseMatrix(NearNames):
         total = self._held + self._same_shape(other, "+")
         return self._computed(total, operator.add, (self, _unchanged), (other, _unchanged))
 
-    def __sub__(self, other: Any) -> SparseMatrix:
+    def __sub__(self, other: object) -> SparseMatrix:
         if not isinstance(other, SparseMatrix):
             return NotImplemented
         difference = self._held - self._same_shape(other, "-")
@@ -164,13 +172,13 @@ class SparseMatrix(NearNames):
     def __iadd__(self, other: object) -> SparseMatrix:
         return self._replaced(self + other)
 
-    def __isub__(self, other: Any) -> SparseMatrix:
+    def __isub__(self, other: object) -> SparseMatrix:
         return self._replaced(self - other)
 
     def __neg__(self) -> SparseMatrix:
         return self._computed(-self._held, _unchanged, (self, operator.neg))
 
-    def __mul__(self, other: Any) -> SparseMatrix:
+    def __mul__(self, other: object) -> SparseMatrix:
         """Multiply entry by entry with a matrix, or every entry by a number."""
         if isinstance(other, SparseMatrix):
             a, b = self._held, self._same_shape(other, "*")
@@ -180,10 +188,10 @@ class SparseMatrix(NearNames):
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> SparseMatrix:
+    def __truediv__(self, other: object) -> SparseMatrix:
         return self._scaled(float(other), operator.truediv) if _is_number(other) else NotImplemented
 
-    def _scaled(self, number: float, how: Callable[[Any, float], Any]) -> SparseMatrix:
+    def _scaled(self, number: float, how: Callable[[sparray, float], sparray]) -> SparseMatrix:
         scaled = how(self._held, number).astype(self._held.dtype)
         return self._computed(scaled, _unchanged, (self, lambda flow: how(flow, number)))
 
@@ -197,7 +205,7 @@ class SparseMatrix(NearNames):
 
     # --- products --------------------------------------------------------------------------------------------------------
 
-    def __matmul__(self, other: object) -> Any:
+    def __matmul__(self, other: object) -> SparseMatrix | ScalarNdarray | Array:
         """Return the product: a SparseMatrix for a SparseMatrix; an ndarray for an ndarray, computed on the device; a NumPy array for a
         NumPy array (of one axis or two) and for a field."""
         if isinstance(other, SparseMatrix):
@@ -222,7 +230,8 @@ class SparseMatrix(NearNames):
         if other.ndim not in (1, 2) or other.shape[0] != self.shape[1]:
             rows = self.shape[1]
             raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} needs shape ({rows},) or ({rows}, n), got {other.shape}")
-        return self._held @ other
+        product: Array = self._held @ other
+        return product
 
     def spmv(self, x: object, out: object) -> None:
         """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix, ``x`` with an
@@ -238,7 +247,7 @@ class SparseMatrix(NearNames):
         entries = self.entries()
         _multiply(entries.starts, entries.columns, entries.values, x, out, rows)
 
-    def _check_vector(self, x: Any, name: str, length: int) -> None:
+    def _check_vector(self, x: object, name: str, length: int) -> None:
         if not is_vector(x) or x.dtype is not self.dtype:
             raise SpirogradTypeError(f"`{name}` is a one-dimensional field or ndarray of {self.dtype}, not {describe(x)}")
         if x.shape[0] != length:
@@ -308,11 +317,11 @@ class SparseMatrix(NearNames):
         scipy_module("io").mmwrite(filename, self._held, symmetry="general")
 
 
-def _is_number(x: object) -> bool:
+def _is_number(x: object) -> TypeGuard[float]:
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
-def _ones(held: Any) -> object:
+def _ones(held: sparray) -> sparray:
     """Return a matrix with a one for each stored entry."""
     ones = held.copy().astype(np.float64)
     ones.data[:] = 1

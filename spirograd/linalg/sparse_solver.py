@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spirograd.algorithms.recorded import need_gradient, tape_of
-from spirograd.base.dtypes import f32
+from spirograd.base.arrays import Array
+from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
@@ -18,6 +19,10 @@ from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.sparse_builder import float_type
 from spirograd.linalg.sparse_matrix import SparseMatrix, is_vector
 from spirograd.linalg.stored_entries import StoredEntries, add_to
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
+    from scipy.sparse.linalg import SuperLU
 
 _TYPES = ("LLT", "LDLT", "LU")
 # Orderings of SuperLU, for symmetric matrices and for others, by the names of the Taichi family.
@@ -32,13 +37,13 @@ class SparseSolver(NearNames):
     names. Factors are computed in f64.
     """
 
-    def __init__(self, dtype: Any = f32, solver_type: str = "LLT", ordering: str = "AMD") -> None:
+    def __init__(self, dtype: object = f32, solver_type: str = "LLT", ordering: str = "AMD") -> None:
         self.dtype = float_type(dtype, "a SparseSolver")
         for name, value, known in (("solver_type", solver_type, _TYPES), ("ordering", ordering, tuple(_ORDERINGS))):
             if value not in known:
                 raise SpirogradValueError(f"`{name}` is one of {', '.join(known)}, not {value!r}")
         self.solver_type, self.ordering = solver_type, ordering
-        self._factors: Any = None
+        self._factors: SuperLU | None = None
         self._entries: StoredEntries | None = None  # for a matrix with gradients
         self._analyzed: tuple[int, int] | None = None
         self._failure = ""
@@ -63,7 +68,7 @@ class SparseSolver(NearNames):
             raise SpirogradValueError(f"a pattern of shape {self._analyzed} was analysed, the matrix has shape {sparse_matrix.shape}")
         held = sparse_matrix.to_scipy().astype(np.float64).tocsc()
         if self._is_symmetric:
-            held = _symmetric(held, self.dtype.np, self.solver_type)
+            held = _symmetric(held, self.dtype, self.solver_type)
         self._factors, self._failure = None, ""
         self._entries = sparse_matrix.entries() if sparse_matrix.has_grad() else None
         if not np.isfinite(held.data).all():
@@ -93,7 +98,7 @@ class SparseSolver(NearNames):
         """Return whether there are factors of a matrix."""
         return self._factors is not None
 
-    def solve(self, b: Any, out: Any = None) -> Any:
+    def solve(self, b: ScalarField | Ndarray | Array, out: ScalarField | Ndarray | None = None) -> ScalarField | Ndarray | Array:
         """Return the solution x of ``A @ x = b``: an ndarray for an ndarray, a NumPy array for a field and for a NumPy array of one axis,
         or of two, whose columns are right-hand sides; or write it to ``out``, a field or an ndarray.
 
@@ -101,36 +106,38 @@ class SparseSolver(NearNames):
         with the transposed matrix; "LLT" and "LDLT" read the lower triangle of a matrix, which gets the gradient. Raises
         SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for arguments that do not fit.
         """
-        if self._factors is None:
+        factors = self._factors
+        if factors is None:
             problem = f"the factorisation failed: {self._failure}" if self._failure else "there are no factors to solve with"
             hint = "" if self._failure else "call `compute(A)`, or `analyze_pattern(A)` and `factorize(A)`, before `solve`"
             raise SpirogradRuntimeError(render(problem, None, hint))
-        if out is not None and (not is_vector(out) or out.dtype is not self.dtype or out.shape != self._factors.shape[:1]):
-            n = self._factors.shape[0]
+        if out is not None and (not is_vector(out) or out.dtype is not self.dtype or out.shape != factors.shape[:1]):
+            n = factors.shape[0]
             raise SpirogradTypeError(f"`out` is a field or ndarray of {n} elements of {self.dtype}, not {describe(out)}")
         memory = b if isinstance(b, (ScalarField, Ndarray)) else None
         tape = tape_of(memory, self._entries.values if self._entries is not None else None)
         if tape is None:
-            return self._stored(self._solved(b), b, out)
+            return self._stored(self._solved(factors, b), b, out)
         if out is None and not isinstance(b, Ndarray):
             hint = "pass a field or ndarray for the solution as `out`"
             what = "a NumPy array" if memory is None else "a field"
             raise SpirogradRuntimeError(render(f"`solve` of {what} gives numbers, which have no gradient", None, hint))
-        self._right_side(b)
+        self._right_side(factors, b)
         out = ScalarNdarray(self.dtype, b.shape[0], needs_grad=True) if out is None else out
         need_gradient(out, "out", "solve")
-        solution = _Solution(self._factors, self._entries, self._is_symmetric, memory, out)
+        solution = _Solution(factors, self._entries, self._is_symmetric, memory, out)
 
-        def run() -> Any:
-            solution.x = self._solved(b)
+        def run() -> ScalarField | Ndarray | Array:
+            solution.x = self._solved(factors, b)
             return self._stored(solution.x, b, out)
 
         return tape.with_reverse(run, solution.add_adjoint, () if memory is None else (memory,))
 
-    def _solved(self, b: object) -> object:
-        return self._factors.solve(self._right_side(b).astype(np.float64))
+    def _solved(self, factors: SuperLU, b: object) -> Array:
+        solution: Array = factors.solve(self._right_side(factors, b).astype(np.float64))
+        return solution
 
-    def _stored(self, x: Any, b: object, out: Any) -> object:
+    def _stored(self, x: Array, b: object, out: ScalarField | Ndarray | None) -> ScalarField | Ndarray | Array:
         x = x.astype(self.dtype.np)
         if out is None and not isinstance(b, Ndarray):
             return x
@@ -138,8 +145,8 @@ class SparseSolver(NearNames):
         out.from_numpy(x)
         return out
 
-    def _right_side(self, b: object) -> Any:
-        n = self._factors.shape[0]
+    def _right_side(self, factors: SuperLU, b: object) -> Array:
+        n = factors.shape[0]
         if isinstance(b, (ScalarField, Ndarray)):
             if not is_vector(b) or b.dtype is not self.dtype:
                 raise SpirogradTypeError(f"a right-hand side is a one-dimensional field or ndarray of {self.dtype}, not {describe(b)}")
@@ -164,10 +171,12 @@ class _Solution:
     """The record of one solve for the reverse pass: the factors and the entries of the matrix, the right-hand side if it is memory, the
     memory of the solution, and its numbers."""
 
-    def __init__(self, factors: Any, entries: StoredEntries | None, symmetric: bool, b: Any, out: Any) -> None:
+    def __init__(
+        self, factors: SuperLU, entries: StoredEntries | None, symmetric: bool, b: ScalarField | Ndarray | None, out: ScalarField | Ndarray
+    ) -> None:
         self._factors, self._entries, self._symmetric = factors, entries, symmetric
         self._b, self._out = b, out
-        self.x: Any = None
+        self.x: Array | None = None
 
     def add_adjoint(self) -> None:
         """Propagate the gradient of the solution x of A x = b. With A^T w = dL/dx, dL/db is w, and dL/dA is -w x^T at the stored
@@ -180,14 +189,16 @@ class _Solution:
             add_to(adjoint, self._b.grad, len(w))
         if self._entries is None:
             return
+        assert self.x is not None
         rows, columns = self._entries.positions()
         flow = -w[rows] * self.x[columns]
         if self._symmetric:  # an entry below the diagonal also represents the one above it
-            flow = np.where(rows > columns, flow - w[columns] * self.x[rows], np.where(rows == columns, flow, 0))
+            across = flow - w[columns] * self.x[rows]
+            flow = np.where(np.greater(rows, columns), across, np.where(rows == columns, flow, 0))
         self._entries.add_gradient(flow)
 
 
-def _symmetric(held: Any, dtype: Any, solver_type: str) -> object:
+def _symmetric(held: csc_array, dtype: DType, solver_type: str) -> csc_array:
     """Return the symmetric matrix of the lower triangle of ``held``, which may differ from ``held`` by rounding."""
     sparse = scipy_module("sparse")
     lower = sparse.tril(held, format="csc")
@@ -196,7 +207,7 @@ def _symmetric(held: Any, dtype: Any, solver_type: str) -> object:
     if np.any(upper.data):
         largest = abs(held).max()
         asymmetry = abs(held - held.T).max()
-        if asymmetry > np.sqrt(np.finfo(dtype).eps) * largest:
+        if asymmetry > np.sqrt(np.finfo(dtype.np).eps) * largest:
             problem = f"{solver_type} takes symmetric matrices: entries across the diagonal differ by up to {asymmetry:g}"
             raise SpirogradValueError(render(problem, None, 'use solver_type="LU"'))
     return mirrored

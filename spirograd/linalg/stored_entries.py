@@ -3,16 +3,20 @@
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType, i32
 from spirograd.lang import arithmetic
 from spirograd.lang.data.ndarray import ScalarNdarray
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.types import template
+
+if TYPE_CHECKING:
+    from scipy.sparse import sparray
 
 
 @kernel
@@ -44,29 +48,30 @@ class StoredEntries:
     """The stored entries of ``held``, a sparse array of SciPy: row i has ``columns[k]`` and ``values[k]`` for k from ``starts[i]`` up to
     ``starts[i + 1]``, with columns in order. ``count``: the number of entries."""
 
-    def __init__(self, held: Any, dtype: DType, needs_grad: bool) -> None:
+    def __init__(self, held: sparray, dtype: DType, needs_grad: bool) -> None:
         by_rows = held.tocsr()
         self.shape, self.count = by_rows.shape, int(by_rows.nnz)
         self._starts, self._columns = by_rows.indptr, by_rows.indices
         self.starts, self.columns = _array(i32, self._starts), _array(i32, self._columns)
         self.values = _array(dtype, by_rows.data, needs_grad)
 
-    def positions(self) -> tuple[Any, Any]:
+    def positions(self) -> tuple[Array, Array]:
         """Return the row and the column of each entry."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self._starts)), self._columns
 
-    def gradient(self) -> Any:
+    def gradient(self) -> sparray:
         """Return the gradients of all entries, as a sparse array of SciPy in f64."""
         numbers = self.values.grad.to_numpy()[: self.count].astype(np.float64)
-        return scipy_module("sparse").csr_array((numbers, self._columns.copy(), self._starts.copy()), self.shape)
+        gradient: sparray = scipy_module("sparse").csr_array((numbers, self._columns.copy(), self._starts.copy()), self.shape)
+        return gradient
 
-    def take_gradient(self) -> Any:
+    def take_gradient(self) -> sparray:
         """Return the `gradient` and set it to zero."""
         gradient = self.gradient()
         self.values.grad.fill(0)
         return gradient
 
-    def add_gradient(self, numbers: object) -> None:
+    def add_gradient(self, numbers: Array) -> None:
         """Add a number to the gradient of each entry."""
         add_to(_array(self.values.dtype, numbers), self.values.grad, self.count)
 
@@ -82,14 +87,14 @@ class StoredEntries:
         self.values.grad.fill(0)
 
 
-def _array(dtype: DType, numbers: Any, needs_grad: bool = False) -> ScalarNdarray:
+def _array(dtype: DType, numbers: Array, needs_grad: bool = False) -> ScalarNdarray:
     array = ScalarNdarray(dtype, max(len(numbers), 1), needs_grad=needs_grad)
     if len(numbers):
         array.from_numpy(np.ascontiguousarray(numbers, dtype.np))
     return array
 
 
-def sampled(held: Any, rows: object, columns: object) -> Any:
+def sampled(held: sparray, rows: Array, columns: Array) -> Array:
     """Return the entries of a sparse array of SciPy at some positions, which are zero where none is stored."""
     by_rows = held.tocsr()
     by_rows.sum_duplicates()

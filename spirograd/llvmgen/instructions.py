@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from spirograd.base import dtypes as dt
-from spirograd.base.dtypes import DType, Type, scalar_of
+from spirograd.base.dtypes import DType, Lanes, Type, scalar_of
 from spirograd.base.records import dataclass
+from spirograd.ir import ops
 from spirograd.ir.integer_ranges import range_of
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen import vector_math
 from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.module import type_name
 
 _NO_EFFECT = "nounwind willreturn memory(none)"
 
@@ -41,13 +43,28 @@ class Instr(ByKind):
 @dataclass(frozen=True, slots=True)
 class Division(Instr):
     """A quotient or remainder of integers. If the operands are surely not negative it is unsigned, which takes fewer instructions for a
-    constant divisor."""
+    constant divisor. Numbers marked "f64" are divided as such: see `transforms.loops.divide_by_floats`."""
 
     def __call__(self, e: FunctionEmitter, op: Op) -> None:
+        if op.attr == "f64":
+            self._by_floats(e, op)
+            return
         a, b = op.args
         known = isinstance(op.type, DType) and range_of(b, e.ranges).low > 0 and range_of(a, e.ranges).low >= 0
         name = self.unsigned if known else self.pick(op.type)
         e.set(op, f"{name} {e.flags(op)}{e.typed(a)}, {e.operand(b)}")
+
+    def _by_floats(self, e: FunctionEmitter, op: Op) -> None:
+        t = op.type
+        wide = Lanes(t.n, dt.f64) if isinstance(t, Lanes) else dt.f64
+        a, b = [e.operand(x) for x in op.args]
+        wide_a, wide_b = [e.convert("sitofp", x, t, wide) for x in (a, b)]
+        quotient = e.convert("fptosi", e.value(f"fdiv {type_name(wide)} {wide_a}, {wide_b}"), wide, t)
+        if op.code is ops.idiv:
+            e.env[op] = quotient
+        else:
+            multiple = e.value(f"mul {type_name(t)} {quotient}, {b}")
+            e.set(op, f"sub {type_name(t)} {a}, {multiple}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spirograd.base.dtypes import f32
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import VectorType
 from spirograd.lang.data.ndarray import ndarray
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.runtime.profiling import Profile
@@ -15,7 +15,7 @@ from spirograd.types import ndarray as array
 # Bytes of an array: on graphics cards, on the CPU, and with GPU drivers that run on the CPU, which are slow.
 _GPU_BYTES, _CPU_BYTES, _DRIVER_BYTES = 1 << 29, 1 << 26, 1 << 22
 _COPIES = 8  # copies by each of the kernels; the fastest one counts
-_FOUR = MatrixType(4, None, f32)
+_FOUR = VectorType(4, f32)
 
 
 @kernel

@@ -7,7 +7,7 @@ import gc
 import itertools
 import weakref
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,13 +24,17 @@ from spirograd.base.device import (
     SharesMemory,
 )
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.protocols import Scalar, Watcher
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.generations import write
+
+if TYPE_CHECKING:
+    from spirograd.runtime.pools import Pool
 
 _numbers = itertools.count(1)
 
 _handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # Writers of memory other than launches and allocations.
-_watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+_watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 _READS = "the host reads memory (an element, `to_numpy`, a value that a kernel returns), which a launch of the graph would not do again"
 
 
@@ -67,7 +71,7 @@ class Allocation:
 
     __slots__ = ("__weakref__", "_finalizer", "address", "buffer", "device", "generations", "keep", "nbytes", "number", "pool", "shared")
 
-    def __init__(self, device: Device, buffer: Buffer, nbytes: int, keep: Any = None) -> None:
+    def __init__(self, device: Device, buffer: Buffer, nbytes: int, keep: object = None) -> None:
         self.device = device
         self.buffer = buffer
         self.address = buffer.address
@@ -76,7 +80,7 @@ class Allocation:
         self.generations = {"": 0}
         self.shared: set[str] = set()
         self.keep = keep
-        self.pool: Any = None
+        self.pool: Pool | None = None
         self._finalizer = weakref.finalize(self, device.free, buffer)
         self._finalizer.atexit = False  # closing the device releases everything at once
 
@@ -134,7 +138,7 @@ class Allocation:
             self.device.synchronize()
         return view
 
-    def unpack(self, form: Struct, offset: int) -> tuple[Any, ...]:
+    def unpack(self, form: Struct, offset: int) -> tuple[Scalar, ...]:
         """Wait for earlier launches and return the numbers that lie in ``form`` from ``offset`` on."""
         self._check(offset, form.size, "read")
         graph_recording.refuse(_READS)
@@ -275,9 +279,9 @@ class Allocation:
         return int(np.frombuffer(view, np.uint8).ctypes.data)
 
     @property
-    def shared_gpu(self) -> int | None:
-        """The number of the GPU whose memory this is, if other libraries of the process use the same GPU, else None."""
-        return self.device.ordinal if isinstance(self.device, SharesMemory) and not self.freed else None
+    def sharing(self) -> SharesMemory | None:
+        """The device, if other libraries of the process use the same GPU, else None; None also once the memory is freed."""
+        return self.device if isinstance(self.device, SharesMemory) and not self.freed else None
 
     @property
     def freed(self) -> bool:
@@ -318,7 +322,7 @@ class Memory:
             recorder.filled(allocation, 0, buffer.nbytes // 4 * 4, 0)
         return allocation
 
-    def watch(self, watcher: object) -> bool:
+    def watch(self, watcher: Watcher) -> bool:
         """Call ``watcher.handed_out(allocation, part)`` before memory is handed out (see `Allocation.share`), as long as the watcher lives.
 
         Returns whether memory of this device was handed out earlier.

@@ -7,8 +7,6 @@ in. The checks raise Damage. They do not cover the code itself, nor how it uses 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from spirograd.base.adstack_layout import word_places
 from spirograd.base.artifact import (
@@ -25,7 +23,7 @@ from spirograd.base.artifact import (
 from spirograd.base.dtypes import storage
 from spirograd.base.sizes.size_nodes import Element, MaxOver, Node, Size, Variable
 from spirograd.base.targets import Generator
-from spirograd.runtime.typed_decoding import Damage
+from spirograd.runtime.typed_decoding import Checks, Damage
 
 _SHADOWS = ("", "grad", "dual", "grad_dual")
 _ROLES = (*_SHADOWS, "primal")
@@ -157,7 +155,7 @@ def check_kernel(kernel: CompiledKernel) -> None:
             raise Damage(f"is {offset}, in {kernel.temps_size} bytes", 1, k, "returns")
 
 
-CHECKS: Mapping[type, Callable[[Any], None]] = {
+CHECKS: Checks = {
     ArgBlock: check_block,
     TaskInfo: check_task,
     SpaceLimit: check_limit,

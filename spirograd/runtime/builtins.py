@@ -15,9 +15,9 @@ class Method(ctypes.Structure):
 
     _fields_ = [("name", ctypes.c_char_p), ("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
 
-    def function(self, first: Any) -> Any:
+    def function(self, first: object) -> Any:
         """Return a built-in function that passes the object ``first`` to its code as the first argument, and keeps it alive."""
-        new: Any = ctypes.pythonapi.PyCFunction_NewEx
+        new = ctypes.pythonapi.PyCFunction_NewEx
         new.restype = ctypes.py_object
         new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
         return new(ctypes.addressof(self), first, None)

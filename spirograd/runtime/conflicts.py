@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.device import Sections, Step, Uses, one_by_one
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
 
 # Stands for all memory, for work that uses unknown memory.
 _ALL = -1
@@ -57,7 +60,7 @@ def _apart(node: Sections) -> bool:
     return True
 
 
-def _number(memory: Any) -> int:
+def _number(memory: Allocation | None) -> int:
     return _ALL if memory is None or memory.keep is not None else int(memory.number)
 
 

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
-from spirograd.base.device import Loop, Sections, Step
+from spirograd.base.device import Loop, RecordsLoops, Sections, Step
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.graph_recording import GraphRecording, NotPlanned, NumberedLaunch
 from spirograd.runtime.launcher import Launcher
@@ -80,15 +80,14 @@ class LoopPlan(GraphRecording):
 class DeviceLoops:
     """Loops that ``launcher``'s device repeats by itself. ``launches`` counts them."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, device: RecordsLoops) -> None:
         self.launches = 0
-        self._launcher = launcher
-        self._recorded: dict[Any, Any] = {}  # Recorded loops by their key, in the order of their recording.
+        self._launcher, self._device = launcher, device
+        self._recorded: dict[object, object] = {}  # Recorded loops by their key, in the order of their recording.
 
     def run(self, make: Callable[[LoopPlan], None]) -> bool:
         """Run the loop that ``make`` plans. Return False, without any effect, if the host has to repeat it."""
-        launcher = self._launcher
-        device: Any = launcher.device
+        launcher, device = self._launcher, self._device
         if graph_recording.active() is not None or "launch" in vars(device):  # The thread is being recorded, or its tasks are timed.
             return False
         plan = LoopPlan(launcher)
@@ -109,12 +108,12 @@ class DeviceLoops:
         self.launches += 1
         return True
 
-    def _recorded_as(self, loop: Any) -> object:
+    def _recorded_as(self, loop: _Node) -> object:
         key = _key(loop)
         recorded = self._recorded.get(key)
         if recorded is None:
-            device: Any = self._launcher.device
-            recorded = device.record_loop(loop)
+            assert isinstance(loop, Loop)
+            recorded = self._device.record_loop(loop)
             if recorded is not None:
                 if len(self._recorded) >= _KEPT:
                     del self._recorded[next(iter(self._recorded))]

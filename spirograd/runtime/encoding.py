@@ -8,7 +8,7 @@ fields. Values that JSON lacks are objects with one entry: ``{"dtype": "f32"}``,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.artifact import (
     AdstackInfo,
@@ -29,7 +29,10 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import fields
 from spirograd.base.sizes.size_nodes import NODES
 
-Classes = Mapping[str, type[Any]]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Classes = Mapping[str, type["DataclassInstance"]]
 _ADSTACKS = (AdstackInfo, AdstackLoop, AdstackSizing)
 _ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_ADSTACKS, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
 CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
@@ -37,7 +40,7 @@ CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
 NOT_STORED = frozenset({"run"})
 
 
-def encoded(value: Any, blobs: list[bytes], classes: Classes = CLASSES) -> Any:
+def encoded(value: object, blobs: list[bytes], classes: Classes = CLASSES) -> object:
     """Return ``value`` as JSON; its byte strings are appended to ``blobs``. Raises TypeError for instances of other classes."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -57,7 +60,8 @@ def encoded(value: Any, blobs: list[bytes], classes: Classes = CLASSES) -> Any:
     if isinstance(value, dict):
         return {"dict": [[encoded(k, blobs, classes), encoded(v, blobs, classes)] for k, v in value.items()]}
     name = type(value).__name__
-    if classes.get(name) is not type(value):
+    cls = classes.get(name)
+    if cls is None or cls is not type(value):
         raise TypeError(f"a {name} cannot be stored")
-    kept = [f.name for f in fields(value) if f.name not in NOT_STORED]
+    kept = [f.name for f in fields(cls) if f.name not in NOT_STORED]
     return {"class": name, **{field: encoded(getattr(value, field), blobs, classes) for field in kept}}

@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from spirograd.base.artifact import (
 )
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradAssertionError, SpirogradRuntimeError, render
+from spirograd.base.protocols import Scalar
 from spirograd.runtime.allocations import Allocation, Memory
 
 # No record begins with this word: it marks ring space that was not written since the last drain.
@@ -41,7 +41,7 @@ _MAX_RUNS = 1 << 14
 _PLACEHOLDER = re.compile(r"(\{\{|\}\})|\{(\d+)(?::([^{}]*))?\}")
 
 
-def decode_value(low: int, high: int, dtype: DType) -> Any:
+def decode_value(low: int, high: int, dtype: DType) -> Scalar:
     """Return the Python value of a 64-bit bit pattern given as two 32-bit words; the unused high bits are ignored."""
     if dtype.kind == "bool":
         return bool(low & 1)

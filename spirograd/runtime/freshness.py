@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from spirograd.base.arguments import ALLOCATION_NAMES, Arguments
 from spirograd.base.artifact import CompiledKernel, part_name
@@ -16,7 +16,10 @@ from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 
-Key = tuple[Any, ...]
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Place, Scalar
+
+Key = tuple[object, ...]
 
 
 class Freshness:
@@ -105,7 +108,7 @@ class _Inputs:
         return any("" in parts for parts in self.fields.values()) or any(role == "" for _, role in self.arrays)
 
 
-def _build(inputs: _Inputs) -> Callable[..., Key | None]:
+def _build(inputs: _Inputs) -> Callable[[Sequence[Scalar], Sequence[Place | None], Mapping[int, Allocation], int | None], Key | None]:
     """Return a function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`."""
     if inputs.is_vague:
         return lambda s, a, t, drawn: None

@@ -17,7 +17,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
-from spirograd.base.device import RecordsWork, Sections, Step, one_by_one
+from spirograd.base.device import Device, RecordsWork, Sections, Step, one_by_one
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
@@ -25,12 +25,13 @@ from spirograd.runtime.generations import observe, tick
 
 if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation
+    from spirograd.runtime.launcher import Launcher
 
 _lock = threading.RLock()  # One recording at a time in a process.
 current: GraphRecording | None = None
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
-Work = Callable[[Any], None]  # Gives work to a device.
+Work = Callable[[Device], None]  # Gives work to a device.
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +79,7 @@ class GraphRecording:
 
     plans = False
 
-    def __init__(self, launcher: Any) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         self.launches = 0
         self._launcher = launcher
         self._thread = threading.get_ident()
@@ -86,7 +87,7 @@ class GraphRecording:
         self._steps: list[Series | NumberedLaunch | Work] = []
         self._written: dict[tuple[int, str], tuple[dict[str, int], str]] = {}  # Generations, and the parts of them that it changes.
         self._kept: dict[int, object] = {}  # Objects that own memory which the work uses.
-        self._trees: dict[int, tuple[Any, int]] = {}  # Those that users may destroy, and their addresses.
+        self._trees: dict[int, tuple[Allocation, int]] = {}  # Those that users may destroy, and their addresses.
         self._after: dict[int, Callable[[], None]] = {}
         self._guards: list[Callable[[], bool]] = []
 
@@ -107,7 +108,9 @@ class GraphRecording:
                 validity.resume()
                 current = None
         device = self._launcher.device
-        for step in self._steps if isinstance(device, RecordsWork) else ():
+        if not isinstance(device, RecordsWork):
+            return
+        for step in self._steps:
             if isinstance(step, Series) and step.is_long:
                 step.recorded = device.record(step.steps)
                 if step.recorded is not None:
@@ -151,7 +154,7 @@ class GraphRecording:
         self._kept[id(allocation)] = allocation
         self._add(Step(methodcaller("fill", allocation.buffer, offset, nbytes, word), (), [(allocation, part)]))
 
-    def copied(self, target: Any, target_offset: int, source: Any, source_offset: int, nbytes: int, part: str = "") -> None:
+    def copied(self, target: Allocation, target_offset: int, source: Allocation, source_offset: int, nbytes: int, part: str = "") -> None:
         """Record a copy from an allocation to a part of another one."""
         self.keep(target, source)
         work = methodcaller("copy", target.buffer, target_offset, source.buffer, source_offset, nbytes)

@@ -19,7 +19,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
-from spirograd.base.device import CallsNatively, Device, Launch, Step
+from spirograd.base.device import CallsNatively, Device, LaunchWork, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
@@ -37,7 +37,9 @@ from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 
 if TYPE_CHECKING:
+    from spirograd.base.device import TakesWork
     from spirograd.base.protocols import Allocation, Scalar
+    from spirograd.runtime.tuning import Tuning
 
 _NO_SIZES = AdstackSizes()
 _NO_WORDS: tuple[tuple[int, ...], None] = ((), None)
@@ -80,7 +82,7 @@ class Launcher:
     def relay(self) -> None:
         """Have all plans launch by the current `Device.launch`, after a profiler has replaced or restored it."""
         for plan in list(self.plans.values()):
-            plan._launch = self.device.launch
+            plan.relay()
 
     @contextlib.contextmanager
     def without_prints(self) -> Iterator[None]:
@@ -153,6 +155,7 @@ class LaunchPlan:
         "_results",
         "_temps",
         "_trees_written",
+        "_tuning",
         "_words",
         "adstack_bytes",
         "compiled",
@@ -166,6 +169,7 @@ class LaunchPlan:
         self._launcher = launcher
         self._next = launcher.next_number
         self._launch = launcher.device.launch
+        self._tuning: Tuning | None = None
         self.executable = launcher.device.load(compiled)
         self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
         self._exclusive = threading.RLock()
@@ -195,6 +199,23 @@ class LaunchPlan:
         self._last_number: int | None = None
         self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # By thread.
         self.locations: Callable[[], Sequence[Loc | None]] | None = None  # The place of each task in the source.
+
+    def tune(self, tuning: Tuning) -> None:
+        """Have ``tuning`` choose the executable of each launch from now on."""
+        self._tuning = tuning
+        self.relay()
+
+    def relay(self) -> None:
+        """Launch by the current `Device.launch`, or by the tuning, which launches by that."""
+        self._launch = self._launcher.device.launch if self._tuning is None else self._tuning.launch
+
+    def measured_choices(self) -> list[str]:
+        """Return a sentence for each choice between candidates that was made by measurement."""
+        return [] if self._tuning is None else [str(choice) for choice in self._tuning.choices()]
+
+    def _chosen(self, counts: Sequence[int | None]) -> object | None:
+        """Return the executable of launches with these numbers of iterations; None while candidates are measured."""
+        return self.executable if self._tuning is None else self._tuning.chosen(counts)
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -328,7 +349,8 @@ class LaunchPlan:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
             packed_counts = packed_counts if adstack_counts is None else adstack_counts
-        entry = native.entry(self.executable, packed_counts)
+        executable = self._chosen(packed_counts if adstack_counts is None else adstack_counts)
+        entry = None if executable is None else native.entry(executable, packed_counts)
         if entry is None:
             raise NotPrepared
         recording = LaunchSteps(self.compiled, code.steps, block, record, native.on_host)
@@ -348,7 +370,7 @@ class LaunchPlan:
             recording.reported(entry.failed, entry.report)
         shared = self._reports or self._count is not None
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
-        return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
+        return recording.finish((entry.function, entry.context), (self, executable, entry.kept), outer, entry.lock)
 
     def _adstacks_of(
         self, native: CallsNatively, counts: tuple[int | None, ...], sizes: AdstackSizes
@@ -363,7 +385,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[object, ...]], object]) -> Callable[[], object]:
+    def _returned(self, result: Callable[[tuple[Scalar, ...]], object]) -> Callable[[], object]:
         """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
@@ -451,7 +473,7 @@ class LaunchPlan:
         if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
-        work: Callable[[Any], None] = Launch(self.executable, block, counts)
+        work: Callable[[TakesWork], None] = LaunchWork(self._chosen(counts) or self.executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
             work = functools.partial(_exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arguments)))
@@ -558,7 +580,7 @@ def _memory(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> li
     return out
 
 
-def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: object) -> None:
+def _exclusively(lock: threading.RLock, work: Callable[[TakesWork], None], device: TakesWork) -> None:
     with lock:
         work(device)
 

@@ -17,6 +17,13 @@ from spirograd.base.sizes.python_expressions import Expression, size_expression
 if TYPE_CHECKING:
     from spirograd.base.protocols import Scalar
 
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Place
+
+    Counts = tuple[int | None, ...]
+    Trees = Mapping[int, Allocation]
+    Pack = Callable[[Sequence[Scalar], Sequence[Place | None], Trees, int, int, tuple[int, ...]], tuple[bytes, Counts]]
+
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
 
@@ -25,9 +32,7 @@ def _missing(index: int, role: str) -> int:
     raise SpirogradRuntimeTypeError(f"array argument {index} has no {role} array, but the kernel uses it; create it with needs_{role}=True")
 
 
-def build_packer(
-    compiled: CompiledKernel, addresses: Mapping[str, int], launcher: object
-) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
+def build_packer(compiled: CompiledKernel, addresses: Mapping[str, int], launcher: object) -> Pack:
     """Return a function (scalars, arrays, trees, number of the launch, number for seeds, `AdstackWords.flat`) -> (argument block, counts).
 
     It is built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over slots.
@@ -45,7 +50,7 @@ def build_packer(
     return x.function(("s", "a", "t", "number", "drawn", "adstacks"), result, names)
 
 
-def build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
+def build_counter(compiled: CompiledKernel) -> Callable[[Sequence[Scalar], Sequence[Place | None]], Counts]:
     """Return a function (scalars, arrays) -> counts, as in `build_packer`."""
     return x.function(("s", "a"), _counts(compiled))
 

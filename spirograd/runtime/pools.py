@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base import validity
-from spirograd.base.device import ReservesMemory
+from spirograd.base.device import Readback, ReservesMemory
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
 from spirograd.runtime import graph_recording
@@ -25,7 +24,7 @@ _WORD = struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class PoolExtent:
     """The bytes of an allocation of cells: ``head``, and ``cell`` for each."""
 
     head: int
@@ -45,7 +44,7 @@ class PoolPlan:
     cells. ``what``: the node; ``call``: the user's call that makes it, with "{}" for a number.
     """
 
-    extents: tuple[Extent, ...]
+    extents: tuple[PoolExtent, ...]
     reserved: int
     first: int
     most: int
@@ -62,7 +61,7 @@ class Pool:
         self.plan = plan
         self._memory = memory
         self._most = plan.most
-        self._asked: Any = None  # The readback of the number of cells in use.
+        self._asked: Readback | None = None  # The readback of the number of cells in use.
         reserved = self._reserved(memory, plan)
         self._synchronous = reserved is not None  # Launches are complete when they return.
         self.capacity = plan.first if reserved is None else plan.most

@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from spirograd.base import spans, validity
-from spirograd.base.device import ChunkTime, TaskTime, TimesTasks
+from spirograd.base.device import ChunkTime, TaskTime, TaskTimer, TimesTasks
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
@@ -128,7 +128,7 @@ class Profile:
         self.dropped = 0  # Records beyond RECORDS_KEPT.
         self._launcher = launcher
         self._device: Any = device
-        self._timer: Any = None
+        self._timer: TaskTimer | None = None
         self._lock = threading.RLock()
         self._numbers = itertools.count(1).__next__
         self._pending: dict[int, _Launch] = {}
@@ -185,7 +185,8 @@ class Profile:
                 self._launcher.relay()
                 validity.resume()
                 timer, self._timer = self._timer, None
-                timer.close()
+                if timer is not None:
+                    timer.close()
 
     def _span(self, span: spans.Span) -> None:
         if len(self.spans) < RECORDS_KEPT:
@@ -258,6 +259,7 @@ class Profile:
             number = self._numbers()
             begin = perf_counter_ns()
             self._pending[number] = _Launch(plan, counts, begin)
+            assert self._timer is not None
             self._timer.launch(plan.compiled, executable, block, counts, number)
             self._tell(HostRecord(self.arch, plan.compiled.name, "launch", begin, perf_counter_ns(), threading.get_native_id(), 0, number))
             if len(self._pending) >= _PENDING:
@@ -268,10 +270,11 @@ class Profile:
         size."""
         method = getattr(self._device, name)
 
-        def transfer(*args: Any) -> object:
+        def transfer(*args: object) -> object:
             begin = perf_counter_ns()
             result = method(*args)
-            nbytes = args[place] if isinstance(args[place], int) else args[place].nbytes
+            moved = args[place]
+            nbytes = moved if isinstance(moved, int) else moved.nbytes if isinstance(moved, memoryview) else 0
             self._tell(HostRecord(self.arch, name, "transfer", begin, perf_counter_ns(), threading.get_native_id(), nbytes))
             return result
 

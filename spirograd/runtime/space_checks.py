@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Union
 
 from spirograd.base.artifact import CompiledKernel, SpaceLimit
+from spirograd.base.protocols import Place, Scalar
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.python_expressions import Expression, size_expression
@@ -15,7 +16,7 @@ from spirograd.base.sizes.size_nodes import Arg, Extent, IfLess, Max
 from spirograd.runtime.faults_and_prints import fault_error
 
 # A function (scalars, arrays) that raises SpirogradRuntimeError.
-SpaceCheck = Callable[[Sequence[Any], Sequence[Any]], object]
+SpaceCheck = Callable[[Sequence[Scalar], Sequence[Union[Place, None]]], object]
 
 
 def space_check(compiled: CompiledKernel) -> SpaceCheck | None:
@@ -27,7 +28,7 @@ def space_check(compiled: CompiledKernel) -> SpaceCheck | None:
     if not limits:
         return None
 
-    def look(scalars: Sequence[object], arrays: Sequence[object]) -> None:
+    def look(scalars: Sequence[Scalar], arrays: Sequence[Place | None]) -> None:
         for limit in limits:
             _check(limit, scalars, arrays, compiled.name)
 
@@ -55,7 +56,7 @@ def _suspicion(limit: SpaceLimit) -> list[Expression]:
     return [x.compare(x.number(1) if product is None else product, ast.Gt(), x.number(limit.most)), *doubts]
 
 
-def _check(limit: SpaceLimit, scalars: Sequence[object], arrays: Sequence[object], kernel: str) -> None:
+def _check(limit: SpaceLimit, scalars: Sequence[Scalar], arrays: Sequence[Place | None], kernel: str) -> None:
     sizes = [evaluate(size, scalars, arrays) for size in limit.sizes]
     total = math.prod(sizes)
     if total > limit.most or (total and any(n > largest for n, largest in zip(sizes, limit.largest))):

@@ -12,18 +12,31 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from spirograd.base import validity
 from spirograd.base.device import HasStreams
 from spirograd.base.records import dataclass
 
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
+
 T = TypeVar("T")
-Uses = Iterable["tuple[Any, str]"]  # Allocations and parts of them, "" for all.
+Uses = Iterable["tuple[Allocation | None, str]"]  # Allocations and parts of them, "" for all.
 
 active: Order | None = None
 # After this number of launches in a row on the device's own stream, the others are queried for completion.
 _ALONE = 64
+
+
+Tracked = tuple["Allocation", str]
+
+
+def _tracked(uses: Uses) -> list[Tracked] | None:
+    """Return the uses of memory whose order is tracked; None if there is other memory: of another library, or unknown."""
+    uses = list(uses)
+    tracked = [(memory, part) for memory, part in uses if memory is not None and memory.keep is None]
+    return tracked if len(tracked) == len(uses) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +48,7 @@ class Side:
     """
 
     number: int
-    handle: Any
+    handle: object
     manual: bool = False
     given: int = 0
     seen: dict[int, int] = field(default_factory=dict)
@@ -115,16 +128,16 @@ class Order:
         """
         with self.lock:
             side = (None if by_host else self._selected.side) or self._own
-            reads, writes = list(reads), list(writes)
-            if any(memory is None or memory.keep is not None for memory, _ in (*reads, *writes)):
+            read, written = _tracked(reads), _tracked(writes)
+            if read is None or written is None:
                 return self._after_all(work)
             if not side.manual:
-                for number, place in self._needed(side, reads, writes).items():
+                for number, place in self._needed(side, read, written).items():
                     if side.seen.get(number, 0) < place and number in self._sides:
                         self._wait(side, self._sides[number])
             with self.device.on_stream(side.handle):
                 result = work()
-            self._note(side, reads, writes)
+            self._note(side, read, written)
             if side is self._own:
                 self._retire(by_host)
             else:
@@ -173,7 +186,7 @@ class Order:
             if number != then.number:
                 then.seen[number] = max(then.seen.get(number, 0), place)
 
-    def _needed(self, side: Side, reads: Sequence[Any], writes: Sequence[Any]) -> dict[int, int]:
+    def _needed(self, side: Side, reads: Sequence[Tracked], writes: Sequence[Tracked]) -> dict[int, int]:
         """Return the positions in the work of other streams that work with this memory must wait for."""
         needed: dict[int, int] = {}
 
@@ -189,7 +202,7 @@ class Order:
                         after(number, place)
         return needed
 
-    def _parts(self, memory: Any, part: str) -> list[_Part]:
+    def _parts(self, memory: Allocation, part: str) -> list[_Part]:
         """Return the known uses of the parts that may overlap one. Memory without known uses was last used by the device's own stream."""
         known = self._memory.get(memory.number)
         if known is None:
@@ -197,7 +210,7 @@ class Order:
             known = self._memory[memory.number] = {"": _Part((0, self._own.given))}
         return list(known.values()) if not part else [known[name] for name in ("", part) if name in known]
 
-    def _note(self, side: Side, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+    def _note(self, side: Side, reads: Sequence[Tracked], writes: Sequence[Tracked]) -> None:
         side.given += 1
         for memory, part in reads:
             self._parts(memory, part)

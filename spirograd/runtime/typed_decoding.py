@@ -24,6 +24,8 @@ from spirograd.runtime.encoding import NOT_STORED, Classes
 T = TypeVar("T")
 # JSON, byte strings -> a value. Raises Damage.
 Decoder = Callable[[Any, Sequence[bytes]], Any]
+# Conditions on the instances of classes, each of which raises Damage for an instance of its class.
+Checks = Mapping[type, Callable[[Any], None]]
 # Integers without limits of their own, such as operands of sizes: the range of 64 bits, signed or not.
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
@@ -71,7 +73,7 @@ def _no_number(text: str) -> object:
 class Reader:
     """A reader of records of ``classes``. ``checks``: by class, further conditions on an instance, which raise Damage."""
 
-    def __init__(self, classes: Classes, checks: Mapping[type, Callable[[object], None]] = {}) -> None:
+    def __init__(self, classes: Classes, checks: Checks = types.MappingProxyType({})) -> None:
         self._classes = classes
         self._checks = checks
         self._decoders: dict[object, Decoder] = {}

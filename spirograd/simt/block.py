@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.dtypes import VOID, i32
 from spirograd.ir import ops as ir
@@ -52,7 +51,7 @@ def _store(array: SharedArray, index: Value, value: Value) -> None:
     scalar.builder().store(array.ref, index.op, value.op)
 
 
-def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Value]:
+def _spread(value: object, dtype: object, combine: Combine) -> tuple[Value, Value, Value]:
     """Return the inclusive scan of ``value`` over the block, that of the previous thread, and the number of the thread: log2(n) steps in
     shared memory (Hillis and Steele, 1986)."""
     scope = groups.current("a scan of the block")
@@ -75,7 +74,7 @@ def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Val
     return mine, before, me
 
 
-def _total(value: Any, dtype: Any, combine: Combine) -> Value:
+def _total(value: object, dtype: object, combine: Combine) -> Value:
     """Combine all values of the block, by a tree in shared memory; return the result in every thread."""
     scope = groups.current("a reduction of the block")
     mine = scalar.cast(value, arithmetic.as_dtype(dtype)) if dtype is not None else as_value(value)

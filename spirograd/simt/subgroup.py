@@ -7,7 +7,6 @@ of a subgroup must reach an operation together. Reductions and scans combine the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.dtypes import VOID, DType, i32, u1, u32, u64
 from spirograd.ir import ops as ir
@@ -73,7 +72,7 @@ memory_barrier = mem_fence
 # --- values of other lanes ---------------------------------------------------------------------------------------------------
 
 
-def shuffle(value: Any, index: Any) -> Value:
+def shuffle(value: object, index: object) -> Value:
     """Return the ``value`` of the thread of the subgroup with number ``index``."""
     groups.current("subgroup.shuffle")
     operand, lane = as_value(value), scalar.cast(index, i32)
@@ -107,19 +106,19 @@ def read_within(value: object, lane: Value, inside: Value, mask: Value | None) -
     return as_value(arithmetic.select(inside, shuffle(own, arithmetic.select(inside, lane, invocation_id())), own))
 
 
-def read_up(value: object, offset: Any, mask: Value | None) -> Value:
+def read_up(value: object, offset: object, mask: Value | None) -> Value:
     """Do `shuffle_up` in the threads in the bits of ``mask``; None: in all."""
     lane = invocation_id() - scalar.cast(offset, i32)
     return read_within(value, lane, lane >= 0, mask)
 
 
-def read_down(value: object, offset: Any, mask: Value | None) -> Value:
+def read_down(value: object, offset: object, mask: Value | None) -> Value:
     """Do `shuffle_down` in the threads in the bits of ``mask``; None: in all."""
     lane = invocation_id() + scalar.cast(offset, i32)
     return read_within(value, lane, lane < _live(), mask)
 
 
-def read_xor(value: object, bits: Any, mask: Value | None) -> Value:
+def read_xor(value: object, bits: object, mask: Value | None) -> Value:
     """Do `shuffle_xor` in the threads in the bits of ``mask``; None: in all."""
     lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(bits, i32))
     return read_within(value, lane, lane < _live(), mask)
@@ -143,7 +142,7 @@ def shuffle_xor(value: object, mask: object) -> Value:
 # --- reductions and scans ----------------------------------------------------------------------------------------------------
 
 
-def _steps(log2_size: Any) -> int:
+def _steps(log2_size: object) -> int:
     steps = scalar.known(log2_size)
     if not isinstance(steps, int) or not 0 <= steps <= log2_group_size():
         problem = f"`log2_size` is a compile-time integer from 0 to {log2_group_size()}, got {describe(steps)}"
@@ -382,10 +381,10 @@ def ballot_first_n(predicate: object, n: object) -> Value:
     return _ballot(predicate, u32, min(count, group_size()))
 
 
-def _mask(how: str, compare: Callable[[Value, Value], Any]) -> Callable[[object], Value]:
-    def lanes(lane_id: Any) -> Value:
+def _mask(how: str, compare: Callable[[Value, Value], Value]) -> Callable[[object], Value]:
+    def lanes(lane_id: object) -> Value:
         bit = scalar.emit(ir.shl, scalar.constant(1, u32), scalar.cast(lane_id, u32))
-        return compare(bit, bit - 1)  # type: ignore[no-any-return]
+        return compare(bit, bit - 1)
 
     lanes.__doc__ = f"A u32 with a bit for each of the first 32 threads: set where the number of the thread {how} ``lane_id``."
     return lanes

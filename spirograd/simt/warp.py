@@ -8,7 +8,6 @@ its own value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.dtypes import DType, i32, u32
 from spirograd.ir import ops as ir
@@ -48,7 +47,7 @@ def _masked(function: Callable[[object, object, Value | None], Value], name: str
     return shuffle
 
 
-def _of_lane(value: object, lane: Any, mask: Value | None) -> Value:
+def _of_lane(value: object, lane: object, mask: Value | None) -> Value:
     if mask is None:
         return subgroup.shuffle(value, lane)
     number = scalar.cast(lane, i32)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from spirograd.tools.events import Event, EventQueue, EventType
 
+if TYPE_CHECKING:
+    import tkinter
+
+    from spirograd.tools.window import WidgetValue
+
+    TkEvent = tkinter.Event[tkinter.Misc]
 _BUTTONS = {1: "LMB", 2: "MMB", 3: "RMB"}
 _KEYS = {"space": " ", "ISO_Left_Tab": "Tab", **{f"{key}_{side}": key for key in ("Shift", "Alt", "Control") for side in "LR"}}
 
@@ -19,7 +26,7 @@ _KEYS = {"space": " ", "ISO_Left_Tab": "Tab", **{f"{key}_{side}": key for key in
 def open_display(title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> Display | None:
     """Open a window; return None if there is no screen, or no Tk."""
     try:
-        tk: Any = importlib.import_module("tkinter")
+        tk = importlib.import_module("tkinter")
         return Display(tk, tk.Tk(), title, size, fullscreen, events)
     except ImportError:
         return None
@@ -32,7 +39,7 @@ def open_display(title: str, size: tuple[int, int], fullscreen: bool, events: Ev
 class Display:
     """A window that shows pictures and reports events. ``closed``: whether the user has closed it."""
 
-    def __init__(self, tk: Any, root: Any, title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> None:
+    def __init__(self, tk: ModuleType, root: tkinter.Tk, title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> None:
         self._tk, self._root, self._size, self._events = tk, root, size, events
         self.closed = False
         root.title(title)
@@ -43,7 +50,7 @@ class Display:
         self._label.configure(image=self._image)
         self._label.pack()
         root.protocol("WM_DELETE_WINDOW", self._close)
-        bindings: dict[str, tuple[EventType, Callable[[object], str]]] = {
+        bindings: dict[str, tuple[EventType, Callable[[TkEvent], str]]] = {
             "<KeyPress>": (EventType.Press, _key),
             "<KeyRelease>": (EventType.Release, _key),
             "<ButtonPress>": (EventType.Press, _button),
@@ -76,14 +83,14 @@ class Display:
 
         self._tk.Button(self._root, text=text, command=pressed).pack()
 
-    def add_slider(self, text: str, value: Any, minimum: float, maximum: float, step: float) -> None:
+    def add_slider(self, text: str, value: WidgetValue, minimum: float, maximum: float, step: float) -> None:
         scale = self._tk.Scale(self._root, label=text, from_=minimum, to=maximum, resolution=step, orient="horizontal", length=200)
         scale.set(value.value)
         scale.configure(command=lambda given: setattr(value, "value", float(given)))
         value.watch(scale.set)
         scale.pack()
 
-    def add_label(self, text: str, value: Any) -> None:
+    def add_label(self, text: str, value: WidgetValue) -> None:
         label = self._tk.Label(self._root, text=text)
         value.watch(lambda given: label.configure(text=f"{text}: {given:g}"))
         label.pack()
@@ -92,8 +99,8 @@ class Display:
         self.closed = True
         self._events.put(Event(EventType.Press, "WMClose", self._events.cursor))
 
-    def _reporting(self, kind: EventType, key: Callable[[object], str]) -> Callable[[object], None]:
-        def report(event: Any) -> None:
+    def _reporting(self, kind: EventType, key: Callable[[TkEvent], str]) -> Callable[[TkEvent], None]:
+        def report(event: TkEvent) -> None:
             pos = (event.x / self._size[0], 1 - event.y / self._size[1]) if event.widget is self._label else self._events.cursor
             wheel = {4: 1.0, 5: -1.0}.get(getattr(event, "num", 0), 0.0)
             if wheel and kind is EventType.Release:
@@ -103,10 +110,10 @@ class Display:
         return report
 
 
-def _key(event: Any) -> str:
-    name: str = event.keysym
+def _key(event: TkEvent) -> str:
+    name = event.keysym
     return _KEYS.get(name, name.lower() if len(name) == 1 else name)
 
 
-def _button(event: Any) -> str:
-    return _BUTTONS.get(event.num, f"button{event.num}")
+def _button(event: TkEvent) -> str:
+    return _BUTTONS.get(int(event.num), f"button{event.num}")

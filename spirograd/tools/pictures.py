@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError, render
 from spirograd.tools.media_packages import media_package
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _MODES = {0: None, 1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _WITHOUT_ALPHA = (".jpg", ".jpeg", ".bmp")
 
 
-def as_array(img: object) -> npt.NDArray[Any]:
+def as_array(img: object) -> Array:
     """Convert a field, an array of any library, or nested lists to an array of NumPy."""
     if hasattr(img, "to_numpy"):
         return np.asarray(img.to_numpy())
@@ -33,19 +37,20 @@ def as_bytes(img: object) -> npt.NDArray[np.uint8]:
         message = f"a picture has the shape (width, height) or (width, height, 1, 3 or 4), got {array.shape}"
         raise SpirogradValueError(message)
     if array.dtype.kind == "f":
-        array = np.clip(np.nan_to_num(array), 0.0, 1.0) * 255.0
+        array = np.multiply(np.clip(np.nan_to_num(array), 0.0, 1.0), 255.0)
     elif array.dtype.kind == "u":
-        array = array >> (8 * (array.dtype.itemsize - 1))
+        array = np.right_shift(array, 8 * (array.dtype.itemsize - 1))
     else:
         hint = "convert it: `.astype(np.uint8)` if it holds 0 to 255, `.astype(np.float32)` if it holds 0 to 1"
         raise SpirogradTypeError(f"a picture holds floats in [0, 1] or unsigned integers, got {array.dtype}", None, hint)
     return np.asarray(array, np.float64).astype(np.uint8)
 
 
-def picture(img: object) -> Any:
+def picture(img: object) -> Image:
     """Convert ``img`` to an image of Pillow, whose first row is at the top."""
     rows = np.ascontiguousarray(as_bytes(img).swapaxes(0, 1)[::-1])
-    return media_package("PIL.Image", "a picture").fromarray(rows[..., 0] if rows.ndim == 3 and rows.shape[2] == 1 else rows)
+    image: Image = media_package("PIL.Image", "a picture").fromarray(rows[..., 0] if rows.ndim == 3 and rows.shape[2] == 1 else rows)
+    return image
 
 
 def imwrite(img: object, filename: str | PathLike[str]) -> None:
@@ -79,7 +84,7 @@ def imread(filename: str | PathLike[str], channels: int = 0) -> npt.NDArray[np.u
     return np.ascontiguousarray((rows if rows.ndim == 3 else rows[..., None])[::-1].swapaxes(0, 1))
 
 
-def imresize(img: object, w: int, h: int | None = None) -> npt.NDArray[Any]:
+def imresize(img: object, w: int, h: int | None = None) -> Array:
     """Scale ``img`` to ``w`` times ``h`` elements (``h`` is ``w`` by default), each the nearest one towards the origin.
 
     Raises SpirogradValueError for arrays of one axis, and for extents below 1.

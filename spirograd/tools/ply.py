@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -172,7 +172,7 @@ def _records(columns: list[tuple[str, Array]], count: int) -> Array:
     return table
 
 
-def _flat(row: Any) -> list[object]:
+def _flat(row: Iterable[object]) -> list[object]:
     return [x for value in row for x in (value.tolist() if isinstance(value, np.ndarray) else [value])]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradValueError
 from spirograd.tools.media_packages import media_package
 from spirograd.tools.pictures import as_array, imwrite
@@ -30,7 +30,7 @@ class VideoManager:
         video_filename: str | None = None,
         width: int | None = None,
         height: int | None = None,
-        post_processor: Callable[[Any], Any] | None = None,
+        post_processor: Callable[[Array], object] | None = None,
         framerate: float = 24,
         automatic_build: bool = True,
     ) -> None:

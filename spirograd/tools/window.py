@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spirograd.base import knobs
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
 from spirograd.tools import events
@@ -285,12 +285,13 @@ class GUI(NearNames):
         self._last = time.perf_counter()
 
 
-def _chosen(palette: Any, indices: Any) -> Any:
+def _chosen(palette: Array, indices: Array) -> Array:
     """Return the colour of each index. Raises SpirogradValueError for indices outside of the palette."""
-    if len(indices) and not 0 <= indices.min() <= indices.max() < len(palette):
+    if len(indices) and not 0 <= indices.min().item() <= indices.max().item() < len(palette):
         given = f"from {indices.min()} to {indices.max()}"
         raise SpirogradValueError(f"`palette_indices` are {given}, and `palette` has {len(palette)} colours")
-    return palette[indices.astype(np.int64)]
+    chosen: Array = palette[indices.astype(np.int64)]
+    return chosen
 
 
 class _Sink:

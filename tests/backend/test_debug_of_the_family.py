@@ -38,7 +38,8 @@ def test_overflow_is_printed_and_the_kernel_goes_on(debug: Any, capfd: pytest.Ca
     want = (np.arange(1, 6, dtype=np.int64) * big).astype(np.int32)
     assert (x.to_numpy() == want).all()
     lines = sorted(line for line in capfd.readouterr().out.splitlines() if "does not fit" in line)
-    told = [f"{big} * {k} does not fit i32" for k in (4, 5)] + ["0 - 1 does not fit u64", f"{big} << 4 does not fit i32"]
+    told = [f"Multiplication overflow detected: {big} * {k} does not fit i32" for k in (4, 5)]
+    told += ["Subtraction overflow detected: 0 - 1 does not fit u64", f"Shift left overflow detected: {big} << 4 does not fit i32"]
     assert [line.partition(" at ")[0] for line in lines] == sorted(told)
     assert all(line.partition(" at ")[2].startswith(__file__) for line in lines)
     assert run(1, 1) == (16, 0)

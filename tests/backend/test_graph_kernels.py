@@ -41,7 +41,7 @@ def decided(request, session, monkeypatch):
 
     monkeypatch.setattr(device, "record_loop", lambda loop: loop, raising=False)
     monkeypatch.setattr(device, "repeat", do, raising=False)
-    loops = DeviceLoops(running.launcher)
+    loops = DeviceLoops(running.launcher, device)
     monkeypatch.setattr(running, "device_loops", loops)
     return loops
 

@@ -72,7 +72,29 @@ def test_limit_of_unrolling(caplog: pytest.LogCaptureFixture) -> None:
 
         assert total() == total() == 28
         assert len(caplog.records) == warnings
-        assert not warnings or "unrolled 8 times, and the option `unrolling_limit` is 7" in caplog.text
+        assert not warnings or "unrolled 8 times: compiling takes long; the option `unrolling_limit` is 7" in caplog.text
+
+
+def test_a_loop_of_many_copies_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    sg.init(arch=sg.interpreter)
+
+    @sg.func
+    def counted(n: sg.template()) -> sg.i32:
+        s = 0
+        for i in sg.static(range(n)):
+            for _ in sg.static(range(n)):  # the loop of the warning
+                for _ in sg.static(range(2)):
+                    s += i
+        return s
+
+    @sg.kernel
+    def total() -> sg.i32:
+        return counted(20) + counted(33) + counted(33)
+
+    assert total() == 2 * (20 * 20 * 19 // 2 + 2 * 33 * 33 * 32 // 2)
+    (record,) = [record for record in caplog.records if "unrolled" in record.message]
+    assert "unrolled 1089 times, 33 times in each of 33 copies of the loops around it" in record.message
+    assert "# the loop of the warning" in record.message
 
 
 def test_options_of_a_running_session_do_not_change() -> None:

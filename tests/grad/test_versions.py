@@ -360,29 +360,151 @@ def test_half_precision_rows(session: Any) -> None:
     assert tape.memory_report().total == 12
 
 
-def test_parts_that_are_wanted() -> None:
-    """Against sets of ten parts. Once all are wanted, a write to all takes the whole."""
+@pytest.mark.parametrize("axes", [(0,), (0, 1)], ids=["one-axis", "two-axes"])
+def test_parts_that_are_wanted(axes: tuple[int, ...]) -> None:
+    """Against sets of the elements of a square. Once all are wanted, a write to all takes the whole. Slices along two axes meet: there
+    more may be taken and stay wanted than is needed, never less."""
     rng = np.random.default_rng(0)
-    everything = set(range(10))
+
+    def elements(part: Any) -> set[tuple[int, int]]:
+        return {at for at in np.ndindex(5, 5) if part is None or at[part[0]] == part[1]}
+
     for _ in range(200):
         wanted, model, whole = Wanted(), set(), False
         for _ in range(12):
-            part = None if rng.random() < 0.25 else int(rng.integers(10))
-            touched = everything if part is None else {part}
+            part = None if rng.random() < 0.25 else (int(rng.choice(axes)), int(rng.integers(5)))
             if rng.random() < 0.5:
                 wanted.add(part)
-                model |= touched
+                model |= elements(part)
                 whole = whole or part is None
                 continue
+            assert wanted.has(part) or not model & elements(part)
             taken = wanted.take(part)
-            found = everything if None in taken else set(taken)
-            assert found >= model & touched
-            if None in taken:
-                assert whole
-            else:
-                assert found == model & touched
-            model -= touched
+            found = set().union(*map(elements, taken))
+            assert found >= model & elements(part)
+            if len(axes) == 1:
+                assert whole if None in taken else found == model & elements(part)
+            model -= elements(part)
             whole = whole and part is not None
+
+
+def _grid(kind: str) -> Any:
+    """Memory of ``N`` x ``STEPS`` numbers with a gradient, whose second axis is time."""
+    if kind == "ndarray":
+        return sg.ndarray(sg.f32, (N, STEPS), needs_grad=True)
+    if kind == "by-step":
+        x = sg.field(sg.f32, needs_grad=True)
+        sg.root.dense(sg.j, STEPS).dense(sg.i, N).place(x, x.grad)
+        return x
+    if kind == "blocks":
+        x = sg.field(sg.f32, needs_grad=True)
+        sg.root.dense(sg.ij, (N // 2, STEPS // 2)).dense(sg.ij, (2, 2)).place(x, x.grad)
+        return x
+    return sg.field(sg.f32, (N, STEPS), needs_grad=True, **({"offset": (2, -3)} if kind == "offset" else {}))
+
+
+@pytest.mark.parametrize("kind", ["field", "ndarray", "by-step", "blocks", "offset"])
+def test_time_may_be_any_axis(session: Any, kind: str) -> None:
+    """Steps that write the next column save nothing, and those that overwrite one save it alone."""
+    x = _grid(kind)
+    first, then = (2, -3) if kind == "offset" else (0, 0)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def step(x: sg.Template, t: sg.i32):
+        for i in range(N):
+            x[first + i, then + t + 1] = sg.sin(x[first + i, then + t]) * 1.5
+
+    @sg.kernel
+    def last(x: sg.Template):
+        for i in range(N):
+            loss[None] += x[first + i, then + STEPS - 1] ** 2
+
+    @sg.kernel
+    def again(x: sg.Template):
+        for i in range(N):
+            x[first + i, then + 1] = sg.sin(x[first + i, then + 1])
+
+    def wanted(x: Any) -> Any:
+        for _ in range(STEPS - 1):
+            x = torch.sin(x) * 1.5
+        return x**2
+
+    for overwrites in (False, True):
+        x.fill(0.0)
+        grid = np.zeros((N, STEPS), np.float32)
+        grid[:, 0] = START
+        x.from_numpy(grid)
+        with sg.ad.Tape(loss) as tape:
+            for t in range(STEPS - 1):
+                step(x, t)
+            if overwrites:
+                again(x)  # nothing reads it afterwards, but the step from column 1 has
+            last(x)
+        close(x.grad.to_numpy()[:, 0], torch_gradient(wanted))
+        assert tape.memory_report().total == (BYTES if overwrites else 0)
+
+
+@pytest.mark.parametrize("kind", ["field", "ndarray", "by-step", "blocks"])
+def test_rows_and_columns_of_one_memory(session: Any, kind: str) -> None:
+    """Random sequences of updates along both axes, against torch."""
+    x = _grid(kind)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def row(x: sg.Template, i: sg.i32):
+        for j in range(STEPS):
+            x[i, j] = sg.sin(x[i, j]) + 0.1 * x[i, j] ** 2
+
+    @sg.kernel
+    def column(x: sg.Template, j: sg.i32):
+        for i in range(N):
+            x[i, j] = sg.cos(x[i, j]) * x[i, j]
+
+    @sg.kernel
+    def everything(x: sg.Template):
+        for i in range(N):
+            for j in range(STEPS):
+                x[i, j] = 0.9 * x[i, j] + 0.1 * x[i, j] ** 2
+
+    @sg.kernel
+    def add(x: sg.Template, i: sg.i32):
+        for j in range(STEPS):
+            loss[None] += x[i, j] ** 2
+
+    rng = np.random.default_rng(1)
+    start = rng.random((N, STEPS))
+    for _ in range(6):
+        program = [(int(rng.integers(9)), int(rng.integers(STEPS))) for _ in range(10)]
+
+        def wanted(x: Any, program: Any = program) -> Any:
+            total = 0.0
+            for what, k in program:
+                at = torch.zeros(N, STEPS, dtype=torch.float64)
+                if what < 3:
+                    at[k] = 1
+                    x = torch.where(at > 0, torch.sin(x) + 0.1 * x**2, x)
+                elif what < 6:
+                    at[:, k] = 1
+                    x = torch.where(at > 0, torch.cos(x) * x, x)
+                elif what < 7:
+                    x = 0.9 * x + 0.1 * x**2
+                elif what < 8:
+                    total = total + (x[k] ** 2).sum()
+                else:
+                    at[k, 2] = 1
+                    x = torch.where(at > 0, torch.full_like(x, 0.5), x)
+            return total + (x[0] ** 2).sum()
+
+        x.from_numpy(start.astype(np.float32))
+        with sg.ad.Tape(loss):
+            for what, k in program:
+                if what == 8:
+                    x[k, 2] = 0.5
+                else:
+                    (row, column, (lambda x, k: everything(x)), add)[(0, 0, 0, 1, 1, 1, 2, 3)[what]](x, k)
+            add(x, 0)
+        close(x.grad.to_numpy(), torch_gradient(wanted, start), rtol=2e-4)
 
 
 def test_only_the_needed_row_is_saved(session: Any) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from validation.clients.programs import programs as clients
 from validation.family.programs import Program
-from validation.family.running import Compared, Outcome, Times, _distance, _times
+from validation.family.running import Compared, Outcome, Times, _distance, _run, _times
 from validation.family.table import markdown, read, renew, runs_on_both, totals, write
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ while gui.running and not gui.get_event(gui.ESCAPE):
 def test_a_program_with_windows_runs_for_some_frames(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "patterns.py").write_text("start = 10.0")
-    options = ["--on", "spirograd", "--examples", tmp_path, "--frames", "3", "--seconds", "100", "--out", tmp_path / "out"]
+    options = ["--on", "spirograd", "--folder", tmp_path, "--frames", "3", "--seconds", "100", "--out", tmp_path / "out"]
     command = [sys.executable, "-m", "validation.family.worker", *map(str, options), str(tmp_path / "program.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = json.loads((tmp_path / "out" / "result.json").read_text())
@@ -66,9 +67,56 @@ def test_a_program_with_windows_runs_for_some_frames(tmp_path: Path) -> None:
     assert memory["002 line 9"].tolist() == [2, 2, 2]  # the clock shows a frame after each
 
 
+STEPS = """
+import taichi as ti
+import model
+
+steps = model.Model()
+for _ in range(10):
+    steps.step(2)
+"""
+MODEL = """
+import taichi as ti
+
+ti.init()
+
+class Model:
+    def __init__(self):
+        self.x = ti.field(float, shape=(), needs_grad=True)
+        self.loss = ti.field(float, shape=(), needs_grad=True)
+
+    def step(self, by):
+        with ti.ad.Tape(self.loss):
+            add(self.x, self.loss, by)
+
+@ti.kernel
+def add(x: ti.template(), loss: ti.template(), by: float):
+    loss[None] += by * (x[None] + 1.0)
+"""
+
+
+@pytest.mark.parametrize("frame", ["tape", "model:Model.step"])
+def test_calls_of_a_program_without_windows_count_as_frames(tmp_path: Path, frame: str) -> None:
+    (tmp_path / "program.py").write_text(STEPS)
+    (tmp_path / "model.py").write_text(MODEL)
+    program = Program("steps", tmp_path, tmp_path / "program.py", frame=frame, copied=True)
+    options = argparse.Namespace(taichi=sys.executable, arch="cpu", seconds=100, out=tmp_path / "out")
+    outcome = _run(program, "spirograd", options, 3, ())
+    assert (outcome.ended, outcome.reason, len(outcome.frames)) == ("frames", "", 3)
+    assert outcome.memory["000 model.py line 8.grad"] == 2 and outcome.memory["001 model.py line 9"] == 2
+
+
+def test_clients_are_found_in_a_folder_of_checkouts(tmp_path: Path) -> None:
+    script = tmp_path / "LBM_Taichi" / "lbm_solver.py"
+    script.parent.mkdir()
+    script.write_text("import taichi as ti\nn = ti.random()")
+    (found,) = clients(tmp_path)
+    assert (found.name, found.path, found.draws) == ("LBM_Taichi: lattice Boltzmann, 2-D", script, True)
+
+
 def test_an_error_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import taichi as ti\nti.init()\nti.Mesh()")
-    options = ["--on", "spirograd", "--examples", tmp_path, "--frames", "1", "--seconds", "100", "--out", tmp_path / "out"]
+    options = ["--on", "spirograd", "--folder", tmp_path, "--frames", "1", "--seconds", "100", "--out", tmp_path / "out"]
     command = [sys.executable, "-m", "validation.family.worker", *map(str, options), str(tmp_path / "program.py")]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     said = json.loads((tmp_path / "out" / "result.json").read_text())
@@ -99,15 +147,16 @@ def test_distances_may_be_relative_to_magnitudes_of_another_run() -> None:
 
 def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
     ran = Outcome("frames", frames=[1.0])
-    program = Program("a", Path("a.py"))
-    fields = {"near": 1e-6, "noise": 0.5, "far": 0.5, "chaotic": 1.0}
+    program = Program("a", Path(), Path("a.py"), deliberate=("old *",))
+    fields = {"old one": 1.0, "near": 1e-6, "noise": 0.5, "far": 0.5, "chaotic": 1.0}
     spreads, times = {"noise": 0.3, "far": 0.01, "chaotic": 0.01}, (Times(0.03, 0.04), Times(0.02, 0.01))
     results = [
         Compared(program, ran, ran, fields, spreads, {"far": 0.1, "chaotic": 1e-9}, times),
-        Compared(Program("b", Path("b.py")), ran, Outcome("failed", "Error: no | way / at line 3")),
-        Compared(Program("c", Path("c.py")), Outcome("late"), ran),
+        Compared(Program("b", Path(), Path("b.py")), ran, Outcome("failed", "Error: no | way / at line 3")),
+        Compared(Program("c", Path(), Path("c.py")), Outcome("late"), ran),
     ]
-    found = "1 equal to 1e-06, 1 apart by rounding, 1 apart by rounding (in double precision equal to 1e-09), **1 differ**: far by 5e-01"
+    found = "1 equal to 1e-06, 1 apart by rounding, 1 apart on purpose, 1 apart by rounding (in double precision equal to 1e-09)"
+    found += ", **1 differ**: far by 5e-01"
     assert results[0].verdict == f"{found}, 1.50 (30 / 20 ms; processor 4.00)"
     rows = renew({}, results)
     assert rows["a"][-1] == "1.50 (30 / 20 ms; processor 4.00)"
@@ -121,7 +170,7 @@ def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
     write(page, markdown(rows, argparse.Namespace(arch="cpu", frames=3, rounds=2)))
     assert page.read_text().startswith("# Page\n\n## Results\n\nMeasured on ") and "old" not in page.read_text()
     assert read(page) == rows
-    rows = renew(rows, [Compared(Program("b", Path("b.py")), ran, ran, {"x": 0.0})])
+    rows = renew(rows, [Compared(Program("b", Path(), Path("b.py")), ran, ran, {"x": 0.0})])
     assert list(rows) == ["a", "b", "c"] and rows["b"][2] == "1 equal to 0e+00"
     rows = renew(rows, [Compared(program, ran, ran, times=times[::-1])], times_only=True)
     assert rows["a"][2] == found and rows["a"][3].startswith("0.67 (20 / 30 ms")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 
 class Memory:
-    """The fields and arrays of the program in file ``path``, in the order in which it made them."""
+    """The fields and arrays of the program in file ``path``, in the order in which it created them; ``folder`` holds its other modules."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, folder: str) -> None:
         self._path = path
+        self._folder = folder + os.sep
         self._made: list[tuple[str, Any]] = []
         self._depth = 0
         self.drawn: dict[str, np.ndarray] = {}
@@ -65,10 +68,16 @@ class Memory:
         return make
 
     def _place(self) -> str:
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename != self._path:
-            frame = frame.f_back  # type: ignore[assignment]
-        return "elsewhere" if frame is None else f"line {frame.f_lineno}"
+        """Return the line of the program that creates memory now, with the file if that is another module of the program."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file == self._path:
+                return f"line {frame.f_lineno}"
+            if file.startswith(self._folder):
+                return f"{file.removeprefix(self._folder)} line {frame.f_lineno}"
+            frame = frame.f_back
+        return "elsewhere"
 
 
 def _arrays(thing: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""The examples in the wheel of Taichi: where they are, and what each needs to run by itself."""
+"""Programs that others wrote: where they are, and what each needs to run by itself."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ from pathlib import Path
 
 _WHERE = "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('taichi').origin).parent / 'examples')"
 
-# Arguments without which a program asks for something that is not there.
-_ARGUMENTS: dict[str, tuple[str, ...]] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One example. ``name``: its path in the folder, without the suffix."""
+    """One program, by its ``name`` in the table.
+
+    ``path``: the script, below ``folder``. ``arguments``: its command line. ``frame``: the calls that count as frames, "tape" (the end of a
+    tape) or "module:Class.method"; by default those that show a window. ``copied``: whether it runs in a copy of ``folder``, in the folder
+    of the script, since it reads and writes files there. ``deliberate``: patterns of the names of fields that differ on purpose.
+    """
 
     name: str
+    folder: Path
     path: Path
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        return _ARGUMENTS.get(self.name, ())
+    arguments: tuple[str, ...] = ()
+    frame: str = ""
+    copied: bool = False
+    deliberate: tuple[str, ...] = ()
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers, in kernels or not."""
-        return "rand" in self.path.read_text()
+        """Whether the program draws random numbers, in kernels or not."""
+        files = self.folder.rglob("*.py") if self.copied else (self.path,)
+        return any("rand" in file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
 def examples_folder(python: str) -> Path:
-    """The folder of the examples in the environment of ``python``; the program ends if that has no Taichi."""
+    """Return the folder of the examples in the environment of ``python``; the process ends if that has no Taichi."""
     done = subprocess.run([python, "-c", _WHERE], capture_output=True, text=True, check=False)
     folder = Path(done.stdout.strip() or "missing")
     if done.returncode or not folder.is_dir():
@@ -40,6 +44,6 @@ def examples_folder(python: str) -> Path:
 
 
 def examples(folder: Path) -> list[Program]:
-    """All programs below ``folder``; `patterns` is a module that others import."""
+    """Return all programs below ``folder``; `patterns` is a module that others import."""
     files = sorted(path for path in folder.rglob("*.py") if path.name not in ("__init__.py", "patterns.py"))
-    return [Program(str(path.relative_to(folder).with_suffix("")), path) for path in files]
+    return [Program(str(path.relative_to(folder).with_suffix("")), folder, path) for path in files]

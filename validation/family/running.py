@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,13 @@ class Compared:
 
     @property
     def _apart(self) -> dict[str, float]:
-        return {name: d for name, d in self.distances.items() if not d <= TOLERANCE}
+        return {name: d for name, d in self.distances.items() if not d <= TOLERANCE and name not in self._deliberate}
+
+    @property
+    def _deliberate(self) -> set[str]:
+        """Names of the fields that differ on purpose."""
+        matching = (fnmatch.filter(self.distances, pattern) for pattern in self.program.deliberate)
+        return {name for names in matching for name in names if not self.distances[name] <= TOLERANCE}
 
     @property
     def fields(self) -> str:
@@ -96,6 +103,7 @@ class Compared:
         equal = [d for d in self.distances.values() if d <= TOLERANCE]
         words = [f"{len(equal)} equal to {max(equal):.0e}"] if equal else []
         words += [f"{self.rounded} apart by rounding"] if self.rounded else []
+        words += [f"{len(self._deliberate)} apart on purpose"] if self._deliberate else []
         exact = self.equal_in_double.values()
         words += [f"{len(exact)} apart by rounding (in double precision equal to {max(exact):.0e})"] if exact else []
         words += [f"{self.unjudged} apart, rounding not measured in time"] if self.unjudged else []
@@ -121,11 +129,11 @@ class Compared:
         return f"{theirs.wall / ours.wall:.2f} ({milliseconds}; processor {theirs.processor / max(ours.processor, 1e-6):.2f})"
 
 
-def compare(program: Program, folder: Path, options: argparse.Namespace) -> Compared:
+def compare(program: Program, options: argparse.Namespace) -> Compared:
     """Run ``program`` on both, first to compare memory, then, if both ran, for times."""
 
     def run(on: str, *how: str) -> Outcome:
-        return _run(program, folder, on, options, options.frames, how)
+        return _run(program, on, options, options.frames, how)
 
     compared = Compared(program, run("taichi"), run("spirograd"))
     if not (compared.taichi.ran and compared.ours.ran):
@@ -137,16 +145,16 @@ def compare(program: Program, folder: Path, options: argparse.Namespace) -> Comp
     if compared.differing:
         compared.doubles = _distances(run("taichi", "--double"), run("spirograd", "--double"), compared.taichi.memory)
     if options.timed_frames and compared.taichi.frames:
-        compared.times = with_times(program, folder, options).times
+        compared.times = with_times(program, options).times
     return compared
 
 
-def with_times(program: Program, folder: Path, options: argparse.Namespace) -> Compared:
+def with_times(program: Program, options: argparse.Namespace) -> Compared:
     """Times on both, which take turns, and nothing else; none if one shows too few frames."""
     runs: dict[str, list[Outcome]] = {"taichi": [], "spirograd": []}
     for _ in range(options.rounds):
         for on, outcomes in runs.items():
-            outcomes.append(_run(program, folder, on, options, options.timed_frames, ("--timed",)))
+            outcomes.append(_run(program, on, options, options.timed_frames, ("--timed",)))
     theirs, ours = (_times(outcomes) for outcomes in runs.values())
     compared = Compared(program, runs["taichi"][0], runs["spirograd"][0])
     compared.times = None if theirs is None or ours is None else (theirs, ours)
@@ -160,18 +168,21 @@ def _times(outcomes: list[Outcome]) -> Times | None:
     return Times(statistics.median(wall), statistics.median(processor)) if wall else None
 
 
-def _run(program: Program, folder: Path, on: str, options: argparse.Namespace, frames: int, how: tuple[str, ...]) -> Outcome:
+def _run(program: Program, on: str, options: argparse.Namespace, frames: int, how: tuple[str, ...]) -> Outcome:
     python = options.taichi if on == "taichi" else sys.executable
     log = options.out / "logs" / f"{program.name.replace('/', '.')}.{on}{''.join(how)}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="family") as scratch, log.open("w") as printed:
-        command: list[Any] = [python, "-m", "validation.family.worker", "--on", on, "--examples", folder]
+        folder = Path(shutil.copytree(program.folder, Path(scratch) / "copy")) if program.copied else program.folder
+        path = folder / program.path.relative_to(program.folder)
+        command: list[str | Path] = [python, "-m", "validation.family.worker", "--on", on, "--folder", folder, "--frame", program.frame]
+        command += ["--draws"] if program.draws else []
         command += ["--arch", options.arch if on == "spirograd" else "cpu", "--frames", str(frames), "--seconds", str(options.seconds)]
-        command += ["--out", Path(scratch) / "out", *how, program.path, *program.arguments]
+        command += ["--out", Path(scratch) / "out", *how, path, *program.arguments]
         try:
             done = subprocess.run(
                 command,
-                cwd=scratch,
+                cwd=path.parent if program.copied else scratch,
                 env={**os.environ, "PYTHONPATH": str(_ROOT), "MPLBACKEND": "Agg"},
                 stdout=printed,
                 stderr=subprocess.STDOUT,

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from validation.family import drawing, windows
+from validation.family import drawing, frames, prefix_sums, windows
 from validation.family.memory import Memory
 
 NUDGE = 1.0 + 2.0**-23  # one unit in the last place
+_OLD_OPTIONS = ("dynamic_index",)  # options of `init` that Taichi 1.7.4 rejects and programs for older releases set
 
 
 def _options() -> argparse.Namespace:
@@ -32,9 +33,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("program", type=Path)
     parser.add_argument("--on", choices=("taichi", "spirograd"), required=True)
     parser.add_argument("--arch", default="cpu")
-    parser.add_argument("--examples", type=Path, required=True, help="the folder taichi/examples, from which programs import")
+    parser.add_argument("--folder", type=Path, required=True, help="the folder of the program's modules; of examples, taichi/examples")
+    parser.add_argument("--frame", default="", help="calls that count as frames: tape or module:Class.method (default: windows)")
     parser.add_argument("--frames", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="stop after this time, whatever was reached")
+    parser.add_argument("--draws", action="store_true", help="the program draws random numbers")
     parser.add_argument("--timed", action="store_true", help="all threads and the library's own random numbers; memory is not written")
     parser.add_argument("--nudged", action="store_true", help="without fast mathematics, and random numbers larger by one part in 2**23")
     parser.add_argument("--double", action="store_true", help="`float` is f64")
@@ -48,7 +51,7 @@ class Run:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.memory = Memory(str(options.program))
+        self.memory = Memory(str(options.program), str(options.folder))
         self.wall: list[float] = []
         self.cpu: list[float] = []
         self.taichi: Any = None
@@ -75,7 +78,11 @@ class Run:
             stand_in.replace("taichi")
             self._make_examples_importable()
         self.taichi = taichi = importlib.import_module("taichi")
-        windows.install(taichi, windows.Frames(self.shown, self.drawn))
+        windows.install(taichi, windows.Frames((lambda: None) if self.options.frame else self.shown, self.drawn))
+        if self.options.frame:
+            frames.count(self.options.frame, taichi, self.shown)
+        if self.options.on == "taichi":
+            prefix_sums.install(taichi)
         self.memory.watch(taichi)
         self._fix_options()
         _add_old_names()
@@ -103,7 +110,7 @@ class Run:
 
     def _make_examples_importable(self) -> None:
         package = ModuleType("taichi.examples")
-        package.__path__ = [str(self.options.examples)]
+        package.__path__ = [str(self.options.folder)]
         sys.modules["taichi.examples"] = package
 
     def _fix_options(self) -> None:
@@ -112,10 +119,10 @@ class Run:
 
         def init(_arch: Any = None, **given: Any) -> None:
             self.memory.forget()
-            given = {key: value for key, value in given.items() if key != "arch"}
+            given = {key: value for key, value in given.items() if key not in ("arch", *_OLD_OPTIONS)}
             if not self.options.timed:
                 given.update(cpu_max_num_threads=1, random_seed=0)
-            if not self.options.timed and self.options.on == "spirograd" and "rand" in self.options.program.read_text():
+            if not self.options.timed and self.options.on == "spirograd" and self.options.draws:
                 given["opt_level"] = 1  # one iteration after the other: iterations in lockstep draw random numbers in another order
             if self.options.nudged:
                 given["fast_math"] = False

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, SupportsInt
 
 from spirograd.base.sizes.size_nodes import Add, Arg, Binary, Element, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
+
+if TYPE_CHECKING:
+
+    class Shaped(Protocol):
+        """An array argument, as far as sizes depend on it."""
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
 
 
 def floordiv(a: int, b: int) -> int:
@@ -26,12 +34,11 @@ OPERATIONS: dict[type[Binary], Callable[[int, int], int]] = {
     FloorDiv: floordiv,
     Mod: mod,
 }
-
 # Reads the integer at a non-negative byte offset; 0 if it lies outside of the memory.
 ReadElement = Callable[[Element, int], int]
 
 
-def evaluate(size: Size, scalars: Sequence[Any], arrays: Sequence[Any], read: ReadElement | None = None) -> int:
+def evaluate(size: Size, scalars: Sequence[SupportsInt], arrays: Sequence[Shaped | None], read: ReadElement | None = None) -> int:
     """Return the value of ``size`` for scalar arguments and array arguments, which have a ``shape``.
 
     ``read`` is required if `needs_memory`. ``size`` must not contain `MaxOver`, because only kernels evaluate ranges.
@@ -43,7 +50,9 @@ def evaluate(size: Size, scalars: Sequence[Any], arrays: Sequence[Any], read: Re
     if isinstance(size, Arg):
         return int(scalars[size.number])
     if isinstance(size, Extent):
-        return int(arrays[size.array].shape[size.axis])
+        array = arrays[size.array]
+        assert array is not None
+        return array.shape[size.axis]
     if isinstance(size, IfLess):
         less = evaluate(size.a, scalars, arrays, read) < evaluate(size.b, scalars, arrays, read)
         return evaluate(size.value, scalars, arrays, read) if less else 0

@@ -10,7 +10,7 @@ from spirograd.base.sizes.linear import total
 from spirograd.base.sizes.size_nodes import Add, Binary, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Size, Sub, Variable
 
 # The least and the largest possible value: integers, or infinite.
-Limits = tuple[Any, Any]
+Limits = tuple[float, float]
 UNLIMITED: Limits = (-math.inf, math.inf)
 
 

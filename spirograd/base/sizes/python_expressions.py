@@ -5,13 +5,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from spirograd.base.sizes.evaluate import floordiv, mod
 from spirograd.base.sizes.size_nodes import Add, Arg, Binary, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
 
+if TYPE_CHECKING:
+
+    class _Location(TypedDict):
+        """The location of a node, which all nodes need."""
+
+        lineno: int
+        col_offset: int
+        end_lineno: int
+        end_col_offset: int
+
+
 Expression = ast.expr
-_AT: dict[str, Any] = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
+_AT: _Location = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
 _LOAD = ast.Load()
 _OPERATORS: dict[type[Binary], ast.operator] = {Add: ast.Add(), Sub: ast.Sub(), Mul: ast.Mult(), FloorDiv: ast.FloorDiv(), Mod: ast.Mod()}
 _CALLED: dict[type[Binary], str] = {Min: "min", Max: "max", FloorDiv: "floordiv", Mod: "mod"}

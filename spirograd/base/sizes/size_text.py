@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from spirograd.base.sizes.size_nodes import (
     Add,
@@ -70,7 +69,7 @@ class _Printer:
         return self.binary(size, bound)
 
     def binary(self, size: Binary, bound: Mapping[int, str]) -> tuple[str, int]:
-        kind: Any = type(size)
+        kind = type(size)
         if kind in _NAMES:
             operands = [self.tight(part, bound, 1) for part in flattened(kind, size)]
             return f"{_NAMES[kind]}({', '.join(operands)})", _ATOM

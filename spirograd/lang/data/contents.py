@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,45 +13,55 @@ from spirograd.lang.data import device_arrays, numpy_transfer, shadows, sparse_c
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.views import HostView
+from spirograd.lang.host_arrays import host_array, without_axes
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import DTypeLike
+
+    from spirograd.base.protocols import Allocation
+    from spirograd.lang.data.device_arrays import TorchDevice
 
 
 class Contents(Exported):
     """The base of fields and ndarrays for whole contents. ``_kind``: their name in messages."""
 
     _kind = "an ndarray"
+    dtype: DType
+    element_shape: tuple[int, ...]
 
     def _subject(self) -> str:
         """Return the name of this object in messages."""
         return "the ndarray"
 
-    def _filling(self: Any, value: object) -> Any:
+    def _filling(self, value: object) -> scalar.Number | Array:
         """Return the value that all elements are set to. Raise SpirogradTypeError for values that no element can have."""
+        value = without_axes(value)
         if scalar.is_number(value):
             return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # A copy: a tape may fill again later.
+        array = value.to_numpy() if hasattr(value, "to_numpy") else host_array(value)
+        data: Array = np.array(value if array is None else array)  # A copy: a tape may fill again later.
         if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
             raise SpirogradTypeError(f"an element of {self._subject()} has shape {self.element_shape}, got {scalar.describe(value)}")
         return data
 
-    def fill(self: Any, value: object) -> None:
+    def fill(self, value: object) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
         value, numbers = traced_numbers.split(value, self.element_shape)
         element = self._filling(value)
         shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
-        if self.sparse_path is not None and np.any(element):
-            sparse_contents.fill(self, element)
+        path = self.sparse_path
+        if path is not None and np.any(element):
+            sparse_contents.fill(path, self, element)
         else:
             numpy_transfer.fill(self.tree.allocation, self.view, element)
 
-    def copy_from(self: Any, other: Any) -> None:
+    def copy_from(self, other: object) -> None:
         """Copy the contents of ``other``, a field or an array of the same shape.
 
         Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
         """
-        if not hasattr(other, "view") or not hasattr(other, "tree"):
+        if not isinstance(other, Contents):
             raise SpirogradTypeError(f"`copy_from` takes {self._kind}, not {scalar.describe(other)}")
         if other.shape != self.shape or other.element_shape != self.element_shape:
             shapes = f"of shape {self.shape} cannot copy from one of shape {other.shape}"
@@ -62,40 +72,42 @@ class Contents(Exported):
         shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
         numpy_transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
-    def to_numpy(self: Any, dtype: DType | DTypeLike | None = None, *, copy: bool | None = True) -> Array:
+    def to_numpy(self, dtype: DType | DTypeLike | None = None, *, copy: bool | None = True) -> Array:
         """Return the contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
 
         ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
         """
-        if self.sparse_path is not None:
+        path = self.sparse_path
+        if path is not None:
             if copy is False:
                 problem = f"the elements of {self._subject()} are not contiguous, because it is below sparse nodes"
                 raise SpirogradValueError(f"{problem}: omit `copy=False`")
-            return _converted(sparse_contents.read(self), dtype)
+            return _converted(sparse_contents.read(path, self), dtype)
         return _contents_of(self.tree.allocation, self.view, dtype, copy)
 
-    def from_numpy(self: Any, array: object) -> None:
+    def from_numpy(self, array: object) -> None:
         """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + element shape.
 
         Below sparse nodes all cells are activated.
         """
         data = _matching(array, self.shape, self.element_shape, self._subject())
         shadows.host_write(self)
-        if self.sparse_path is not None:
-            sparse_contents.write(self, data)
+        path = self.sparse_path
+        if path is not None:
+            sparse_contents.write(path, self, data)
         else:
             numpy_transfer.write(self.tree.allocation, self.view, data)
 
-    def to_torch(self: Any, device: object = None, *, copy: bool | None = True) -> Any:
+    def to_torch(self, device: TorchDevice = None, *, copy: bool | None = True) -> torch.Tensor:
         """Return the contents as a torch tensor on ``device``, by default the CPU. ``copy``: as of `to_numpy`."""
         tensor = None
         if self.sparse_path is None and copy:
             tensor = device_arrays.copy_to_torch(self.tree.allocation, self.view, device)
         elif self.sparse_path is None:
-            tensor = device_arrays.shared_with_torch(self.tree.allocation, self, device)
+            tensor = device_arrays.shared_with_torch(self, device)
         return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if tensor is None else tensor
 
-    def from_torch(self: Any, tensor: object) -> None:
+    def from_torch(self, tensor: torch.Tensor) -> None:
         """Set the contents from a torch tensor on any device."""
         moved = self.sparse_path is None and device_arrays.copy_from_torch(
             self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
@@ -109,7 +121,7 @@ def _converted(array: Array, dtype: DType | DTypeLike | None) -> Array:
     return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
 
 
-def _contents_of(allocation: object, view: HostView, dtype: DType | DTypeLike | None, copy: bool | None) -> Array:
+def _contents_of(allocation: Allocation, view: HostView, dtype: DType | DTypeLike | None, copy: bool | None) -> Array:
     """Return a copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either
     (None)."""
     out = None if copy else numpy_transfer.shared(allocation, view)

@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeGuard, Union
 
 import numpy as np
 
@@ -15,19 +15,26 @@ from spirograd.base.records import dataclass
 from spirograd.lang.data.views import Block, HostView
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor as Tensor
+
     from spirograd.base.protocols import Allocation
+    from spirograd.lang.data.exports import Exported
+
+    TorchDevice = Union[torch.device, str, int, None]
 
 _HOST_TYPE = 1  # kDLCPU
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """An array on a device: ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
+    """An array on a device: ``shape``, ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
 
     ``stream``: the handle of the driver's stream with the work on the array, None if no work is pending. ``writable``: whether kernels may
     write to it.
     """
 
+    shape: tuple[int, ...]
     address: int
     nbytes: int
     contiguous: bool
@@ -35,9 +42,9 @@ class DeviceArray:
     writable: bool
 
 
-def is_torch(value: object) -> bool:
+def is_torch(value: object) -> TypeGuard[torch.Tensor]:
     """Return whether ``value`` is a torch tensor."""
-    kind: Any = type(value)
+    kind: type = type(value)
     return _has_tensors(kind)
 
 
@@ -47,7 +54,7 @@ def _has_tensors(cls: type) -> bool:
     return cls.__module__.startswith("torch") and hasattr(cls, "data_ptr")
 
 
-def device_array(value: Any) -> DeviceArray | None:
+def device_array(value: object) -> DeviceArray | None:
     """Return the description of an array in memory of a CUDA device: a torch tensor, or one with the CUDA array interface (CuPy, JAX,
     Numba).
 
@@ -64,12 +71,13 @@ def device_array(value: Any) -> DeviceArray | None:
     shape, size = interface["shape"], np.dtype(interface["typestr"]).itemsize
     strides = interface.get("strides")
     contiguous = strides is None or strides == _dense(shape, size) or 0 in shape
-    return DeviceArray(address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
+    return DeviceArray(tuple(shape), address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
 
 
-def _of_torch(tensor: Any) -> DeviceArray:
+def _of_torch(tensor: torch.Tensor) -> DeviceArray:
     stream = current_torch_stream(tensor.device.index)
-    return DeviceArray(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor.is_contiguous(), stream, True)
+    nbytes = tensor.numel() * tensor.element_size()
+    return DeviceArray(tuple(tensor.shape), tensor.data_ptr(), nbytes, tensor.is_contiguous(), stream, True)
 
 
 def current_torch_stream(ordinal: int) -> int | None:
@@ -100,8 +108,8 @@ class _DeviceMemory:
         }
 
 
-def _over(allocation: object, view: HostView) -> list[Any]:
-    """Return torch tensors over the memory itself, one for each block, on its GPU; none if torch has no suitable tensors."""
+def _over(allocation: Allocation, view: HostView) -> list[torch.Tensor]:
+    """Return torch tensors over the memory itself, on its GPU, one for each block; none if torch has no suitable tensors."""
     if view.count == 0:
         return []
     shape = view.full_shape if len(view.blocks) == 1 else view.shape
@@ -111,42 +119,46 @@ def _over(allocation: object, view: HostView) -> list[Any]:
         return []
 
 
-def _block_over(allocation: Any, block: Block, dtype: DType) -> Any:
+def _block_over(allocation: Allocation, block: Block, dtype: DType) -> torch.Tensor:
     import torch
 
-    return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{allocation.shared_gpu}")
+    sharing = allocation.sharing
+    assert sharing is not None
+    return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{sharing.ordinal}")
 
 
-def octets_over(allocation: object, nbytes: int) -> Any:
+def octets_over(allocation: Allocation, nbytes: int) -> torch.Tensor:
     """Return a torch tensor over the first ``nbytes`` bytes, on their GPU. Code that writes to it must report that to the allocation."""
     return _block_over(allocation, Block(0, (nbytes,), (1,), nbytes), u8)
 
 
-def copy_to_torch(allocation: Any, view: HostView, device: Any) -> Any:
+def copy_to_torch(allocation: Allocation, view: HostView, device: TorchDevice) -> torch.Tensor | None:
     """Return a torch tensor on ``device`` with a copy of the contents, made on the GPU without a wait; None where both are elsewhere."""
-    if allocation.shared_gpu is None or device is None:
+    sharing = allocation.sharing
+    if sharing is None or device is None:
         return None
     import torch
 
     wanted = torch.device(device)
-    if wanted.type != "cuda" or (torch.cuda.current_device() if wanted.index is None else wanted.index) != allocation.shared_gpu:
+    if wanted.type != "cuda" or (torch.cuda.current_device() if wanted.index is None else wanted.index) != sharing.ordinal:
         return None
     sources = _over(allocation, view)
     if not sources:
         return None
-    stream = torch.cuda.current_stream(allocation.shared_gpu).cuda_stream
-    allocation.device.precede(stream)
+    stream = torch.cuda.current_stream(sharing.ordinal).cuda_stream
+    sharing.precede(stream)
     out = sources[0].clone() if len(sources) == 1 else torch.stack(sources, dim=-1).view(view.full_shape)
-    allocation.device.follow(stream)
+    sharing.follow(stream)
     return out
 
 
-def copy_from_torch(allocation: Any, view: HostView, tensor: Any, before: Callable[[], None]) -> bool:
+def copy_from_torch(allocation: Allocation, view: HostView, tensor: torch.Tensor, before: Callable[[], None]) -> bool:
     """Set the contents from a torch tensor of the same shape and type on the same GPU, without a wait. Return False for another GPU.
 
     ``before`` is called first if the copy is possible.
     """
-    if allocation.shared_gpu is None or not tensor.is_cuda or tensor.device.index != allocation.shared_gpu:
+    sharing = allocation.sharing
+    if sharing is None or not tensor.is_cuda or tensor.device.index != sharing.ordinal:
         return False
     targets = _over(allocation, view)
     if not targets or tuple(tensor.shape) != view.full_shape or targets[0].dtype != tensor.dtype:
@@ -155,23 +167,24 @@ def copy_from_torch(allocation: Any, view: HostView, tensor: Any, before: Callab
 
     before()
     stream = torch.cuda.current_stream(tensor.device).cuda_stream
-    allocation.device.precede(stream)
+    sharing.precede(stream)
     source = tensor.detach()
     parts = [source] if len(targets) == 1 else source.reshape(*view.shape, len(targets)).unbind(-1)
     for target, part in zip(targets, parts):
         target.copy_(part)
-    allocation.device.follow(stream)
+    sharing.follow(stream)
     allocation.bump(view.part)
     return True
 
 
-def shared_with_torch(allocation: Any, exported: Any, device: Any) -> Any:
+def shared_with_torch(exported: Exported, device: TorchDevice) -> torch.Tensor | None:
     """Return a torch tensor over the memory of ``exported`` itself; None where torch cannot address it, or if ``device`` is another one."""
-    if allocation.shared_gpu is None or exported.__dlpack_device__()[0] == _HOST_TYPE:
+    sharing = exported.tree.allocation.sharing
+    if sharing is None or exported.__dlpack_device__()[0] == _HOST_TYPE:
         return None
     import torch
     from torch.utils.dlpack import from_dlpack
 
-    if device is not None and torch.device(device).index not in (None, allocation.shared_gpu):
+    if device is not None and torch.device(device).index not in (None, sharing.ordinal):
         return None
     return from_dlpack(exported)

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
+    from spirograd.base.arrays import ArrayInterface
 
 CUDA, ROCM = 2, 10  # DLDeviceType
 _COPIED = 1 << 1  # DLPACK_FLAG_BITMASK_IS_COPIED
@@ -37,7 +42,7 @@ class _Versioned(ctypes.Structure):
 class _Memory:
     """Memory as NumPy takes it; its arrays keep the owner alive."""
 
-    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
+    def __init__(self, interface: ArrayInterface, owner: object) -> None:
         self.__array_interface__ = interface
         self._owner = owner
 
@@ -48,8 +53,8 @@ TAKES_VERSION = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 def capsule(
-    owner: Any, interface: dict[str, Any], device: tuple[int, int], max_version: tuple[int, int] | None = None, copied: bool = False
-) -> Any:
+    owner: object, interface: ArrayInterface, device: tuple[int, int], max_version: tuple[int, int] | None = None, copied: bool = False
+) -> CapsuleType:
     """Return a capsule of the array that ``interface`` describes like ``__array_interface__``; ``owner`` lives as long as the consumer uses
     it.
 

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from functools import cache
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Scalar
 
 _EXACT = 1 << 53  # Integers up to this magnitude are exact in f64, from which they are rounded once.
 _CHARACTERS = {
@@ -41,18 +44,16 @@ def form_of(dtype: DType, count: int) -> Struct:
     return Struct(f"={count}{_CHARACTERS[dtype.np.str[1:]]}")
 
 
-def read(allocation: Any, dtype: DType, count: int, address: int) -> tuple[Any, ...]:
+def read(allocation: Allocation, dtype: DType, count: int, address: int) -> tuple[Scalar, ...]:
     """Return ``count`` numbers from ``address`` on, after waiting for launches. Raises errors that kernels have reported."""
     context.before_read(allocation)
-    numbers: tuple[Any, ...] = allocation.unpack(form_of(dtype, count), address)
-    return numbers
+    return allocation.unpack(form_of(dtype, count), address)
 
 
-def packed(form: Struct, dtype: DType, values: Sequence[Any]) -> bytes | None:
+def packed(form: Struct, dtype: DType, values: Sequence[object]) -> bytes | None:
     """Return the bytes of Python numbers that ``dtype`` can represent."""
     for value in values:
-        kind = type(value)
-        if not (dtype.is_float if kind is float else kind is int and (dtype.is_int or -_EXACT <= value <= _EXACT)):
+        if not (dtype.is_float if type(value) is float else type(value) is int and (dtype.is_int or -_EXACT <= value <= _EXACT)):
             return None
     try:
         return form.pack(*values)
@@ -103,7 +104,7 @@ def places_in_rows(dtype: DType, shape: tuple[int, ...], components: int) -> Pla
     return Places(tuple(zip(shape, strides)), (0,), form)
 
 
-def entries_of(value: object, element_shape: tuple[int, ...]) -> Sequence[Any] | None:
+def entries_of(value: object, element_shape: tuple[int, ...]) -> Sequence[object] | None:
     """Return the numbers of a vector, a matrix, or a list of plain numbers, of this shape."""
     if getattr(value, "shape", None) == element_shape and hasattr(value, "entries"):
         return tuple(value.entries)

@@ -8,58 +8,95 @@ share memory.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from spirograd.base.errors import SpirogradValueError, render
+from spirograd.base.near_names import NearNames
 from spirograd.lang.data import dlpack, numpy_transfer
 from spirograd.lang.data.device_arrays import current_torch_stream
 from spirograd.lang.data.views import HostView
 from spirograd.lang.scalar import describe
+
+if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
+    from spirograd.base.arrays import CudaArrayInterface, StridedInterface
+    from spirograd.base.device import SharesMemory
+    from spirograd.base.protocols import Allocation
+    from spirograd.lang.data.numpy_transfer import Array
+    from spirograd.lang.data.regions import Path
 
 _HOST = (1, 0)  # kDLCPU
 _NO_ORDER = -1  # A stream value: the consumer orders the work itself.
 # Streams that DLPack's protocol does not define, by kind of device: 0 is ambiguous on CUDA, 1 and 2 are CUDA's names on ROCm.
 _REFUSED_STREAMS = {dlpack.CUDA: (0,), dlpack.ROCM: (1, 2)}
 _LEGACY_STREAM = {dlpack.CUDA: 1, dlpack.ROCM: 0}
+E = TypeVar("E", bound="Exported")
 
 
-class Exported:
-    """The base of fields and ndarrays for exports; they have `view` and `tree.allocation`.
+class MemoryOwner(Protocol):
+    """The owner of the memory of a field or ndarray."""
 
-    ``sparse_path``: the path of fields below sparse nodes, else None.
-    """
+    @property
+    def allocation(self) -> Allocation:
+        """The memory."""
 
-    sparse_path: Any = None
 
-    def __dlpack__(self: Any, **options: Any) -> Any:
-        if self.__dlpack_device__() == _HOST:
-            return _on_host(self, **options)
+class Exported(NearNames):
+    """The base of fields and ndarrays for exports. All their bases derive from `NearNames`, as `Tensor` does, so that `wrap` can change the
+    class of an object."""
+
+    if TYPE_CHECKING:  # Fields compute these, arrays store them.
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def view(self) -> HostView: ...
+        @property
+        def tree(self) -> MemoryOwner: ...
+        def to_numpy(self) -> Array: ...
+
+    @property
+    def sparse_path(self) -> Path | None:
+        """The path to the elements of a field through sparse nodes; None where there are none."""
+        return None
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
         allocation, view = self.tree.allocation, self.view
-        return _capsule(allocation, view, _device(allocation, view), **options)
+        sharing = None if self.sparse_path is not None else _exporter(allocation, view)
+        if sharing is None:
+            return _on_host(self, stream, max_version, dl_device, copy)
+        return _capsule(allocation, view, sharing, stream, max_version, dl_device, copy)
 
-    def __dlpack_device__(self: Any) -> tuple[int, int]:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return _HOST if self.sparse_path is not None else _device(self.tree.allocation, self.view)
 
-    def to_dlpack(self: Any) -> Any:
+    def to_dlpack(self) -> CapsuleType:
         """Return a DLPack capsule of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""
         return self.__dlpack__()
 
     @property
-    def size(self: Any) -> int:
+    def size(self) -> int:
         """The number of elements; a vector or matrix counts once, as in `shape`."""
         return math.prod(self.shape)
 
     @property
-    def device(self: Any) -> str:
+    def device(self) -> str:
         """The name of the back end that owns the memory, on CUDA and AMD's GPUs with the number of the GPU: "cpu", "vulkan", "cuda:0"."""
         allocation = self.tree.allocation
-        number = allocation.shared_gpu
-        name = allocation.device.info.arch
-        return str(name) if number is None else f"{name}:{number}"
+        name, sharing = allocation.device.info.arch, allocation.sharing
+        return name if sharing is None else f"{name}:{sharing.ordinal}"
 
-    def to_device(self: Any, device: str, *, stream: object = None) -> Any:
+    def to_device(self: E, device: str, *, stream: object = None) -> E | Array:
         """Return the array itself on its own ``device``, or a NumPy array with the contents on "cpu".
 
         Raises SpirogradValueError for other devices, and for a ``stream``, because copies to the host wait for all work.
@@ -75,31 +112,32 @@ class Exported:
         return self.to_numpy()
 
     @property
-    def __cuda_array_interface__(self: Any) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> CudaArrayInterface:
         """The memory on a GPU for CuPy, Numba and others. Raises AttributeError for memory elsewhere, or at irregular strides."""
         allocation, view = self.tree.allocation, self.view
-        if self.__dlpack_device__() == _HOST:
+        sharing = None if self.sparse_path is not None else _exporter(allocation, view)
+        if sharing is None:
             raise AttributeError("the CUDA array interface needs memory of a CUDA or HIP device, in one regular range")
         numpy_transfer.share(allocation, view)
-        stream = current_torch_stream(allocation.shared_gpu)  # torch ignores the stream of the interface.
+        stream = current_torch_stream(sharing.ordinal)  # torch ignores the stream of the interface.
         if stream is not None:
-            allocation.device.precede(stream)
-        return {**_interface(view, allocation.address + view.blocks[0].first), "stream": allocation.device.stream}
+            sharing.precede(stream)
+        return {**_interface(view, allocation.address + view.blocks[0].first), "stream": sharing.stream}
 
 
-def exported(allocation: object, view: HostView) -> Any:
+def exported(allocation: Allocation, view: HostView) -> Array:
     """Return the memory itself where the host can address it, else a copy."""
     out = numpy_transfer.shared(allocation, view)
     return numpy_transfer.read(allocation, view) if out is None else out
 
 
 def _on_host(
-    memory: Any,
-    stream: object = None,
-    max_version: tuple[int, int] | None = None,
-    dl_device: tuple[int, int] | None = None,
-    copy: bool | None = None,
-) -> object:
+    memory: Exported,
+    stream: object,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> CapsuleType:
     """Return a capsule of memory that the host can address, or of a copy if a stride is negative (torch would abort the process).
 
     Raises BufferError if the request is impossible.
@@ -115,20 +153,26 @@ def _on_host(
         if copy is False and memory.size:
             raise BufferError(f"DLPack exports {describe(memory)} as a copy: the host cannot address its elements at regular strides")
         array = np.asarray(memory.to_numpy(), order="C")
-    versioned: dict[str, Any] = {"max_version": max_version} if dlpack.TAKES_VERSION else {}
-    return array.__dlpack__(stream=stream, **versioned)
+    # Older versions of NumPy, which its types do not describe, take no version.
+    return array.__dlpack__(stream=stream, max_version=max_version) if dlpack.TAKES_VERSION else array.__dlpack__(stream=stream)
 
 
-def _device(allocation: Any, view: HostView) -> tuple[int, int]:
-    """Return the device of an export, as DLPack defines it: memory at irregular or negative strides is exported as a copy on the host."""
-    strides = None if allocation.shared_gpu is None else numpy_transfer.strides_of(view)
+def _device(allocation: Allocation, view: HostView) -> tuple[int, int]:
+    """Return the device of an export, as DLPack defines it."""
+    sharing = _exporter(allocation, view)
+    return _HOST if sharing is None else sharing.dlpack_device
+
+
+def _exporter(allocation: Allocation, view: HostView) -> SharesMemory | None:
+    """Return the device that exports memory; None for a copy on the host, as of memory at irregular or negative strides."""
+    sharing = allocation.sharing
+    strides = None if sharing is None else numpy_transfer.strides_of(view)
     if strides is None or any(stride < 0 for stride in strides):  # torch rejects negative strides.
-        return _HOST
-    kind: tuple[int, int] = allocation.device.dlpack_device
-    return kind
+        return None
+    return sharing
 
 
-def _interface(view: HostView, address: int) -> dict[str, object]:
+def _interface(view: HostView, address: int) -> StridedInterface:
     """Return the array interface of NumPy and CUDA (both version 3) for memory with regular strides.
 
     Without elements there is no address: the interface of CUDA and DLPack require 0 then.
@@ -143,15 +187,16 @@ def _interface(view: HostView, address: int) -> dict[str, object]:
 
 
 def _capsule(
-    allocation: Any,
+    allocation: Allocation,
     view: HostView,
-    device: tuple[int, int],
-    stream: int | None = None,
-    max_version: tuple[int, int] | None = None,
-    dl_device: tuple[int, int] | None = None,
-    copy: bool | None = None,
-) -> object:
+    sharing: SharesMemory,
+    stream: int | None,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> CapsuleType:
     """Return a capsule as `__dlpack__` of the array API standard defines it. Raises BufferError if the request is impossible."""
+    device = sharing.dlpack_device
     if dl_device is not None and tuple(dl_device) != device:
         if tuple(dl_device) != _HOST or copy is False:
             raise BufferError(f"the memory lies on the DLPack device {device}, and not on {tuple(dl_device)}")
@@ -164,7 +209,7 @@ def _capsule(
         allocation, offset = allocation.duplicate(block.offset, block.span), block.first - block.offset
     else:
         numpy_transfer.share(allocation, view)
-    allocation.device.export(allocation.buffer)
+    sharing.export(allocation.buffer)
     if stream != _NO_ORDER:
-        allocation.device.precede(_LEGACY_STREAM[device[0]] if stream is None else stream)
+        sharing.precede(_LEGACY_STREAM[device[0]] if stream is None else stream)
     return dlpack.capsule(allocation, _interface(view, allocation.address + offset), device, max_version, bool(copy))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
+from spirograd.base.wording import counted
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
@@ -21,9 +22,35 @@ from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
 from spirograd.lang.data.shapes import element_index, shape_tuple
+from spirograd.lang.leaves import AggregateType
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import DTypeLike
+
+    from spirograd.lang.data.device_arrays import TorchDevice
+    from spirograd.lang.matrix import Matrix
+    from spirograd.lang.struct import Methods, Struct, StructType
+
+    MemberField = Union[ScalarField, "StructField"]
+
+    class FieldOptions(TypedDict, total=False):
+        """Options of `matrix_field`."""
+
+        order: str | None
+        name: str
+        offset: object
+        needs_grad: bool
+        needs_dual: bool
+        layout: Arrangement
+
+    class MakeStruct(Protocol):
+        """Makes a struct of its members and methods. ``write``: writes a member back to memory."""
+
+        def __call__(
+            self, members: Mapping[str, object], methods: Methods, write: Callable[[str, object], None] | None = None
+        ) -> Struct: ...
+
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
 
@@ -34,7 +61,7 @@ class MatrixField(ScalarField):
     def __init__(
         self,
         element_shape: tuple[int, ...],
-        dtype: Any,
+        dtype: object,
         build: BuildElement,
         name: str = "",
         needs_grad: bool = False,
@@ -52,7 +79,7 @@ class MatrixField(ScalarField):
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.element_shape, self.dtype, self._build, arrangement=self.arrangement, role=role, primal=self)
 
-    def made_from(self) -> tuple[Any, ...]:
+    def made_from(self) -> tuple[Callable[..., Field], tuple[object, ...]]:
         return type(self), (self.element_shape, self.dtype, self._build, "", self.has_grad(), self.has_dual(), self.arrangement)
 
     @property
@@ -78,7 +105,7 @@ class MatrixField(ScalarField):
         at = element_index(indices, self.element_shape, (), f"the elements of field `{self.name}`")
         return ComponentField(self, int(np.ravel_multi_index(at, self.element_shape)))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Matrix:
         first, size = self._address(key), self.dtype.np.itemsize
         addresses = self._addresses(key) if first is None else range(first, first + size * self.components, size)
 
@@ -89,7 +116,7 @@ class MatrixField(ScalarField):
             self._write(places[component], value)
 
         if first is None:
-            values: Sequence[object] = [self._read(a) for a in addresses]
+            values: Sequence[bool | int | float] = [self._read(a) for a in addresses]
         else:
             values = elements.read(self.tree.allocation, self.dtype, self.components, first)
         return self._build(values if context.recorder() is None else traced_numbers.read(self, key, values), self.element_shape, write)
@@ -118,7 +145,7 @@ class MatrixField(ScalarField):
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
-    def to_torch(self, device: object = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
+    def to_torch(self, device: TorchDevice = None, keep_dims: bool = False, *, copy: bool | None = True) -> torch.Tensor:
         """Return elements as `Contents.to_torch`, with its ``device`` and ``copy``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
@@ -185,14 +212,14 @@ class StructField(Field):
 
     def __init__(
         self,
-        members: Mapping[str, Any],
-        methods: Mapping[str, Callable[..., Any]],
-        make: Callable[..., Any],
+        members: Mapping[str, MemberField],
+        methods: Methods,
+        make: MakeStruct,
         name: str,
         arrangement: Arrangement,
-        struct_type: Any = None,
+        struct_type: StructType | None = None,
     ) -> None:
-        self.members: dict[str, Any] = dict(members)
+        self.members: dict[str, MemberField] = dict(members)
         self.methods = methods
         self.name = name
         self.arrangement = arrangement
@@ -205,12 +232,12 @@ class StructField(Field):
             for key, member in self.members.items():
                 member.suggest_name(f"{name}.{key}")
 
-    def made_from(self) -> tuple[Any, ...]:
+    def made_from(self) -> tuple[Callable[..., Field], tuple[object, ...]]:
         if self.dtype is None or self.has_grad() or self.has_dual():  # Members of integers have none.
             raise SpirogradTypeError("a field of structs with gradients can be neither pickled nor copied", None, "copy its members")
         return self.dtype.unplaced_field, ("", False, False, self.arrangement)
 
-    def make_value(self, members: Mapping[str, object]) -> Any:
+    def make_value(self, members: Mapping[str, object]) -> Struct:
         """Return a struct value with these members and the methods of the elements of this field."""
         return self._make(members, self.methods)
 
@@ -219,7 +246,7 @@ class StructField(Field):
         """The names of the members, in order."""
         return list(self.members)
 
-    def get_member_field(self, name: str) -> Any:
+    def get_member_field(self, name: str) -> MemberField:
         """Return the field of one member; raises SpirogradTypeError if there is none."""
         if name not in self.members:
             raise SpirogradTypeError(f"the struct field has no member `{name}`", None, f"it has {', '.join(self.members)}")
@@ -243,7 +270,7 @@ class StructField(Field):
         return str(self.to_numpy()) if self.placed else str(self._first) if self._first.role != "primal" else UNPLACED
 
     @property
-    def _first(self) -> Any:
+    def _first(self) -> MemberField:
         return next(iter(self.members.values()))
 
     @property
@@ -254,13 +281,11 @@ class StructField(Field):
     @property
     def snode(self) -> SNode:
         """The place of the first scalar of the first member in its tree; raises SpirogradRuntimeError if it has none."""
-        node: SNode = self._first.snode
-        return node
+        return self._first.snode
 
     @property
     def origin(self) -> tuple[int, ...]:
-        origin: tuple[int, ...] = self._first.origin
-        return origin
+        return self._first.origin
 
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
         """Place every scalar of every member in the cells of ``node``. ``origin``: the smallest index of each axis."""
@@ -295,8 +320,8 @@ class StructField(Field):
         """Return whether a member has memory for tangents."""
         return any(m.has_dual() for m in self.members.values())
 
-    def __getitem__(self, key: Any) -> Any:
-        def write(name: str, value: Any) -> None:
+    def __getitem__(self, key: object) -> Struct:
+        def write(name: str, value: object) -> None:
             self.members[name][key] = value
 
         return self._make({name: m[key] for name, m in self.members.items()}, self.methods, write)
@@ -309,13 +334,13 @@ class StructField(Field):
         for name, m in self.members.items():
             m[key] = entries[name]
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         """Set all elements to ``value``: a struct, or a number for every scalar."""
         entries = value.entries if hasattr(value, "entries") else value
         for name, m in self.members.items():
             m.fill(entries[name] if isinstance(entries, Mapping) else entries)
 
-    def copy_from(self, other: Any) -> None:
+    def copy_from(self, other: object) -> None:
         """Copy the contents of ``other``, a field with the same members and shape; raises SpirogradTypeError for anything else."""
         if not isinstance(other, StructField) or set(other.members) != set(self.members):
             raise SpirogradTypeError(f"`copy_from` needs a field of structs with members {', '.join(self.members)}")
@@ -330,16 +355,16 @@ class StructField(Field):
         """Return the contents as a dict of arrays; ``copy`` is the option of `ScalarField.to_numpy`."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}
 
-    def from_numpy(self, arrays: Mapping[str, object]) -> None:
+    def from_numpy(self, arrays: Mapping[str, Any]) -> None:
         """Set the contents from a dict of arrays."""
         for name, array in arrays.items():
             self.get_member_field(name).from_numpy(array)
 
-    def to_torch(self, device: object = None) -> dict[str, Any]:
+    def to_torch(self, device: TorchDevice = None) -> dict[str, Any]:
         """Return the contents as a dict of torch tensors on ``device``, the CPU by default."""
         return {name: m.to_torch(device) for name, m in self.members.items()}
 
-    def from_torch(self, tensors: Mapping[str, object]) -> None:
+    def from_torch(self, tensors: Mapping[str, Any]) -> None:
         """Set the contents from a dict of torch tensors."""
         for name, t in tensors.items():
             self.get_member_field(name).from_torch(t)
@@ -348,7 +373,7 @@ class StructField(Field):
 # --- making fields ---
 
 
-def _scalars(f: Any) -> list[ScalarField]:
+def _scalars(f: MemberField) -> list[ScalarField]:
     if isinstance(f, StructField):
         return [s for m in f.members.values() for s in _scalars(m)]
     if isinstance(f, MatrixField):
@@ -356,17 +381,17 @@ def _scalars(f: Any) -> list[ScalarField]:
     return [f]
 
 
-def _shadows(f: Any, role: str) -> object:
+def _shadows(f: MemberField, role: str) -> MemberField | None:
     """Return the gradients (tangents) of those members of ``f`` that requested them, or None."""
     if isinstance(f, StructField):
-        shadows = {k: _shadows(m, role) for k, m in f.members.items()}
-        shadows = {k: p for k, p in shadows.items() if p is not None}
+        given = {k: _shadows(m, role) for k, m in f.members.items()}
+        shadows = {k: p for k, p in given.items() if p is not None}
         return StructField(shadows, f.methods, f._make, f.name, f.arrangement) if shadows else None
     return (f.grad if role == "grad" else f.dual) if getattr(f, f"needs_{role}") else None
 
 
 @one_at_a_time
-def place_by_shape(f: object, shape: object, order: str | None, offset: object) -> None:
+def place_by_shape(f: MemberField, shape: object, order: str | None, offset: object) -> None:
     """Place a new field and its gradients under `root`. Do nothing without a shape."""
     if shape is None:
         if offset is not None or order is not None:
@@ -381,37 +406,45 @@ def place_by_shape(f: object, shape: object, order: str | None, offset: object) 
                 _dense_levels(extents, axes, order).place(part, offset=offset)
 
 
+_AXES = "ijklmnopqrstuvwxyz"  # the names of axes in ``order``
+
+
 def _axis_order(order: str | None, ndim: int) -> list[int]:
     """Return the axes in memory order, slowest first."""
     if order is None:
         return list(range(ndim))
-    expected = "ijklmnop"[:ndim]
-    axes = [expected.find(c) for c in order] if isinstance(order, str) else []
-    if sorted(axes) != list(range(ndim)):
-        raise SpirogradCallError(f"`order` must be a permutation of {expected!r}, got {order!r}")
-    return axes
+    letters = _AXES[:ndim]
+    expected = f"`order` must be a permutation of {letters!r}"
+    if not isinstance(order, str) or len(order) != ndim:
+        raise SpirogradCallError(f"{expected}, which names {counted(ndim, 'axis', 'axes')}, got {order!r}")
+    unknown = next((c for c in order if c not in letters), None)
+    if unknown is not None:
+        raise SpirogradCallError(f"{expected}, got {order!r} with the axis {unknown!r}")
+    if len(set(order)) < ndim:
+        raise SpirogradCallError(f"{expected}, got {order!r}, which repeats an axis")
+    return [letters.index(c) for c in order]
 
 
-def _dense_levels(extents: tuple[int, ...], axes: list[int], order: str | None) -> Any:
+def _dense_levels(extents: tuple[int, ...], axes: list[int], order: str | None) -> SNode | tree.GlobalRoot:
     if not extents:
         return tree.root
     if order is None:
         return tree.root.dense(axes, extents)
-    node: Any = tree.root
+    node: SNode | tree.GlobalRoot = tree.root
     for a in axes:
         node = node.dense(a, extents[a])
     return node
 
 
 def field(
-    dtype: Any,
-    shape: Any = None,
+    dtype: object,
+    shape: object = None,
     order: str | None = None,
     name: str = "",
-    offset: Any = None,
+    offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
-) -> Any:
+) -> MemberField:
     """Make a field of ``dtype``: a scalar, vector, matrix or struct type. Its elements are zero at first.
 
     ``shape``: the extents of the index space, an int or a tuple of positive ints; ``()`` for one element, ``x[None]``. Without it the
@@ -421,7 +454,8 @@ def field(
 
     Raises SpirogradRuntimeError for wrong shapes and orders.
     """
-    if hasattr(dtype, "unplaced_field"):
+    f: MemberField
+    if isinstance(dtype, AggregateType):
         f = dtype.unplaced_field(name, needs_grad, needs_dual, Arrangement.AOS)
     else:
         f = ScalarField(dtype, name, needs_grad, needs_dual)

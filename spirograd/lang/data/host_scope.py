@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
-from spirograd.lang.data.numpy_transfer import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spirograd.lang.data.numpy_transfer import Array
 
 _HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in place"
+
+
+class Convertible(Protocol):
+    """A field or array whose contents are one array of NumPy."""
+
+    def to_numpy(self, *, dtype: DTypeLike | None, copy: bool) -> Array:
+        """Return the contents."""
+
+
+class Indexed(Protocol):
+    """Memory with an index space."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the index space."""
 
 
 class HostScope(NearNames):
     """The base of fields and arrays in Python: NumPy's array protocol, `len`, and operators whose errors say what to write instead."""
 
-    def __array__(self: Any, dtype: object = None, copy: object = None) -> Array:
+    def __array__(self: Convertible, dtype: DTypeLike | None = None, copy: object = None) -> Array:
         """Return the contents for ``np.asarray``, see `to_numpy`. ``copy=False`` raises ValueError where the host cannot address the
         memory."""
-        out: Array = self.to_numpy(dtype=dtype, copy=copy is not False)
-        return out
+        return self.to_numpy(dtype=dtype, copy=copy is not False)
 
-    def __len__(self: Any) -> int:
+    def __len__(self: Indexed) -> int:
         if current_trace() is not None:  # Kernels ask for `.shape`, which arrays have there too.
             raise TypeError
         if not self.shape:
             raise SpirogradTypeError(f"{scalar.describe(self)} has no axes, hence no length", None, "its one element is `x[None]`")
-        return int(self.shape[0])
+        return self.shape[0]
 
     def __bool__(self) -> bool:
         """Return True whatever the contents, so that programs can compare with None."""
         return True
 
 
-def _binary(symbol: str, swapped: bool) -> Callable[[Any, Any], Any]:
-    def operate(self: object, other: object) -> Any:
+def _binary(symbol: str, swapped: bool) -> Callable[[object, object], object]:
+    def operate(self: object, other: object) -> object:
         if current_trace() is not None:
             return NotImplemented  # The front end has messages of its own.
         left, right = (other, self) if swapped else (self, other)
@@ -46,8 +64,8 @@ def _binary(symbol: str, swapped: bool) -> Callable[[Any, Any], Any]:
     return operate
 
 
-def _unary(symbol: str) -> Callable[[Any], Any]:
-    def operate(self: object) -> Any:
+def _unary(symbol: str) -> Callable[[object], NoReturn]:
+    def operate(self: object) -> NoReturn:
         if current_trace() is not None:
             raise TypeError
         raise SpirogradTypeError(f"`{symbol}` is not defined for {scalar.describe(self)} outside of kernels", None, _HINT)

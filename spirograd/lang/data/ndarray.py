@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,14 @@ from spirograd.lang.data.scalar_field import BuildElement
 from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
+if TYPE_CHECKING:
+    from spirograd.base.arguments import ArrayBinding
+    from spirograd.base.protocols import Allocation
+    from spirograd.lang.scalar import Number
+
+    # The arguments of the constructor, in order.
+    MadeFrom = tuple[DType, tuple[int, ...], tuple[int, ...], bool, BuildElement | None, tuple[int, ...] | None, bool]
+
 
 class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
@@ -28,9 +36,11 @@ class Ndarray(Contents, HostScope):
     ``layout``: the requested layout of a tensor.
     """
 
+    shape: tuple[int, ...]
+    view: HostView
     # Caches of launches: the state of the array that compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[object, ...] | None = None
-    _sg_binding: object = None
+    _sg_binding: ArrayBinding | None = None
     _sg_packed: tuple[object, ...] = ()
     # Numbers that launches pass in addition to the array: see `BufferView`.
     _sg_numbers: tuple[int, ...] = ()
@@ -50,7 +60,7 @@ class Ndarray(Contents, HostScope):
         self.element_shape = element_shape
         self.layout = layout
         self._build = build
-        self.view: HostView = dense_view(self.dtype, self.shape, element_shape)
+        self.view = dense_view(self.dtype, self.shape, element_shape)
         self._places: elements.Places | None = None
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
@@ -74,7 +84,7 @@ class Ndarray(Contents, HostScope):
         return context.has_session() and context.session() is self._session
 
     @property
-    def allocation(self) -> Any:
+    def allocation(self) -> Allocation:
         """The memory. Raises SpirogradRuntimeError if its session is closed."""
         if not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this ndarray belongs to an earlier session, whose memory is gone: make arrays after `sg.init`")
@@ -157,7 +167,7 @@ class Ndarray(Contents, HostScope):
     def __sg_describe__(self) -> str:
         return f"an ndarray of {self.dtype}"
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Any]:
         if plain_python.state.running:
             return plain_python.indices(self.shape)
         raise SpirogradTypeError("a loop over an ndarray works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
@@ -177,7 +187,7 @@ class Ndarray(Contents, HostScope):
         index = element_index(key, self.shape, (), "an ndarray")
         return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
 
-    def _write_scalars(self, address: int, values: Any) -> None:
+    def _write_scalars(self, address: int, values: Sequence[object]) -> None:
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
         self.allocation.write(address, numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
@@ -186,9 +196,8 @@ class Ndarray(Contents, HostScope):
         if slices.is_slice(key):
             return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
         address = self._address(key)
-        values = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
-        if context.recorder() is not None:
-            values = tuple(traced_numbers.read(self, key, values))
+        numbers = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
+        values: Sequence[Number] = numbers if context.recorder() is None else tuple(traced_numbers.read(self, key, numbers))
         if self._build is None or not self.element_shape:
             return plain_python.placed(values[0], self, key) if plain_python.state.running else values[0]
         size = self.dtype.size
@@ -239,7 +248,7 @@ class Ndarray(Contents, HostScope):
         return (_unpickle, (type(self), made_from, self.to_numpy(), shadows))
 
 
-def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, shadows: list[Array | None]) -> Ndarray:
+def _unpickle(cls: type[Ndarray], made_from: MadeFrom, data: Array, shadows: list[Array | None]) -> Ndarray:
     """Return an array of the current session with pickled contents."""
     new = cls(*made_from)
     new.from_numpy(data)
@@ -321,7 +330,7 @@ class BufferView(Ndarray):
         return BufferView(self, offset, size)
 
     @property
-    def allocation(self) -> Any:
+    def allocation(self) -> Allocation:
         """The memory of the array."""
         return self.arr.allocation
 
@@ -405,7 +414,7 @@ class BufferView(Ndarray):
         return self.__deepcopy__({}).__reduce__()
 
 
-def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...]:
+def _subrange(arr: Ndarray, offset: int, size: int | None) -> tuple[slices.Axis, ...]:
     """Return the axes of ``size`` elements of a one-dimensional array or view from element ``offset`` on."""
     if arr.ndim != 1:
         raise SpirogradTypeError(f"`BufferView` takes a range of a one-dimensional array, got {arr!r}", None, "slice it: `a[1:3, :]`")

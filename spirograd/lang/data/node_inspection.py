@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from spirograd.base.dtypes import DType
 from spirograd.base.near_names import NearNames
@@ -50,62 +50,61 @@ class Inspected(NearNames):
     """Methods of nodes for programs that inspect them."""
 
     @property
-    def ptr(self: Any) -> NodePointer:
+    def ptr(self) -> NodePointer:
         """The node under the internal names of the family."""
-        return NodePointer(self)
+        raise NotImplementedError
 
-    def _get_children(self: Any) -> list[Inspected]:
+    def _get_children(self) -> list[SNode]:
         """Return the nodes right below this one."""
-        return list(self.children)
+        return list(self.ptr._node.children)
 
-    def _path_from_root(self: Any) -> list[Inspected]:
+    def _path_from_root(self) -> list[SNode]:
         """Return the nodes from the root to this one."""
-        return list(self.path)
+        return self.ptr._node.path
 
-    def _physical_index_position(self: Any) -> dict[int, int]:
+    def _physical_index_position(self) -> dict[int, int]:
         """Return a map from the position of an index to the axis of the tree that it counts along."""
-        return dict(enumerate(self.axis_numbers))
+        return dict(enumerate(self.ptr._node.axis_numbers))
 
     @property
-    def _id(self: Any) -> int:
-        return int(self.id)
+    def _id(self) -> int:
+        return self.ptr.id
 
     @property
-    def _name(self: Any) -> str:
-        return str(self.ptr.name())
+    def _name(self) -> str:
+        return self.ptr.name()
 
     @property
-    def _dtype(self: Any) -> DType | None:
-        dtype: DType | None = self.dtype
-        return dtype
+    def _dtype(self) -> DType | None:
+        return self.ptr.data_type()
 
     @property
-    def _snode_tree_id(self: Any) -> int:
-        return int(self.tree.id)
+    def _snode_tree_id(self) -> int:
+        return self.ptr.get_snode_tree_id()
 
     @property
-    def _in_memory(self: Any) -> object:
+    def _in_memory(self) -> SNode:
         """Return the node that defines the layout of the cells: below sparse nodes a node of a region. Closes the tree."""
-        self.tree.close()
-        return self.memory_node
+        self.ptr._node.tree.close()
+        return self.ptr._node.memory_node
 
     @property
-    def _cell_size_bytes(self: Any) -> int:
+    def _cell_size_bytes(self) -> int:
         """Return the bytes of a cell, padding included; of the scalar of a place; of an entry of a list. Closes the tree."""
         node = self._in_memory
-        return int((node.nodes[0] if len(self.parts()) > 1 else node).cell_size)
+        return (node.nodes[0] if len(self.ptr._node.parts()) > 1 else node).cell_size
 
     @property
-    def _offset_bytes_in_parent_cell(self: Any) -> int:
+    def _offset_bytes_in_parent_cell(self) -> int:
         """Return the bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
         node = self._in_memory
-        return 0 if self.has_table and self.cells_in is not None else int(node.offset)
+        return 0 if self.ptr._node.region_of_cells is not None else node.offset
 
     @property
-    def _num_dynamically_allocated(self: Any) -> int:
+    def _num_dynamically_allocated(self) -> int:
         """Return the number of cells with memory of their own: active cells of `pointer` and `hash` nodes, and chunks of lists."""
-        self.tree.settle()
-        region = self.cells_in if self.has_table else None
+        self.ptr._node.tree.settle()
+        region = self.ptr._node.region_of_cells
         return 0 if region is None else int(region.used[None] - region.free_count[None])
 
 
@@ -137,7 +136,7 @@ class NodePointer(NearNames):
     @property
     def id(self) -> int:
         """A number that no other node of the process has."""
-        return int(self._node.id)
+        return self._node.id
 
     @property
     def type(self) -> SNodeType:
@@ -158,21 +157,20 @@ class NodePointer(NearNames):
     @property
     def cell_size_bytes(self) -> int:
         """The bytes of a cell, padding included; of the scalar of a place. Closes the tree."""
-        return int(self._node._cell_size_bytes)
+        return self._node._cell_size_bytes
 
     @property
     def offset_bytes_in_parent_cell(self) -> int:
         """The bytes from the beginning of the cell of the node above. Closes the tree."""
-        return int(self._node._offset_bytes_in_parent_cell)
+        return self._node._offset_bytes_in_parent_cell
 
     def name(self) -> str:
         """Return the name of the field in a place; empty for others."""
-        return str(self._field.name) if self.is_place() else ""
+        return self._field.name if self.is_place() else ""
 
     def data_type(self) -> DType | None:
         """Return the type of the scalar in a place; None for others."""
-        dtype: DType | None = self._node.dtype
-        return dtype
+        return self._node.dtype
 
     def get_num_ch(self) -> int:
         """Return the number of nodes right below."""
@@ -184,7 +182,7 @@ class NodePointer(NearNames):
 
     def get_snode_tree_id(self) -> int:
         """Return the number of the tree."""
-        return int(self._node.tree.id)
+        return self._node.tree.id
 
     def num_active_indices(self) -> int:
         """Return the number of indices of an element."""
@@ -197,7 +195,7 @@ class NodePointer(NearNames):
 
     def get_shape_along_axis(self, number: int) -> int:
         """Return the extent along the axis of index ``number``, down to here. Raises IndexError if there is no such index."""
-        return int(self._node.shape[number])
+        return self._node.shape[number]
 
     def is_place(self) -> bool:
         """Return whether scalars lie here."""
@@ -209,11 +207,11 @@ class NodePointer(NearNames):
 
     def has_adjoint(self) -> bool:
         """Return whether the field has a gradient."""
-        return self.is_primal() and bool(self._field.has_grad())
+        return self.is_primal() and self._field.has_grad()
 
     def has_dual(self) -> bool:
         """Return whether the field has tangents."""
-        return self.is_primal() and bool(self._field.has_dual())
+        return self.is_primal() and self._field.has_dual()
 
     def get_snode_grad_type(self) -> SNodeGradType:
         """Return the contents of a place. Raises TypeError for other nodes."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spirograd.base.dtypes import DType, i32, u32
 from spirograd.base.errors import SpirogradCallError, SpirogradTypeError
 from spirograd.base.once import one_at_a_time
-from spirograd.lang.data.node_inspection import Inspected
-from spirograd.lang.data.regions import WORD, WORD_AXIS, Level, List, Part, PathWalk, Region, Storage
+from spirograd.lang.data.node_inspection import Inspected, NodePointer
+from spirograd.lang.data.regions import WORD, WORD_AXIS, CellRegion, Level, List, Part, PathWalk, Storage
 from spirograd.lang.data.shapes import extents_along
 from spirograd.lang.data.tree_layout import Digit, decode_of
 
@@ -44,7 +44,6 @@ class SNode(Inspected):
 
     kind: str  # The name in messages and files.
     is_sparse = False  # Whether its cells may be inactive.
-    has_table = False  # Whether its cells, or the chunks of its lists, are in a region of their own.
     # The hint if it has too many cells.
     division_hint = "divide the extents: among two nodes, one below the other, or with a `dense` node below"
     dtype: DType | None = None
@@ -62,18 +61,22 @@ class SNode(Inspected):
         self.cell_size = 0  # In bytes.
 
     @property
+    def ptr(self) -> NodePointer:
+        return NodePointer(self)
+
+    @property
     def children(self) -> Sequence[SNode]:
         """The nodes right below this one."""
         return self.nodes
 
     # --- building ---
 
-    def dense(self, axes: object, shape: object) -> SNode:
+    def dense(self, axes: int | Iterable[int], shape: object) -> SNode:
         """Add a dense level below this node: ``shape`` cells along ``axes`` (``ij``, the last fastest). A single int counts for
         every axis."""
         return self.add_level(Dense, axes, shape)
 
-    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
+    def pointer(self, axes: int | Iterable[int], shape: object, cells: int | None = None) -> SNode:
         """Add a level whose cells have memory only where they are active. A write to a cell activates it.
 
         ``axes``, ``shape``: the arguments of `dense`. ``cells``: the most active cells at a time; by default all, or as many as fit in 1
@@ -81,19 +84,19 @@ class SNode(Inspected):
         """
         return self.add_level(Pointer, axes, shape, cells=_cells(cells, "pointer"))
 
-    def bitmasked(self, axes: object, shape: object) -> SNode:
+    def bitmasked(self, axes: int | Iterable[int], shape: object) -> SNode:
         """Add a level with memory for all its cells, and one activity bit for each. A write to a cell activates it.
 
         ``axes``, ``shape``: the arguments of `dense`.
         """
         return self.add_level(Bitmasked, axes, shape)
 
-    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
+    def hash(self, axes: int | Iterable[int], shape: object, cells: int | None = None) -> SNode:
         """Add the same level as `pointer`, with the same ``axes``, ``shape`` and ``cells``. There is no hash table, but a table with
         4 bytes for each cell."""
         return self.add_level(Hash, axes, shape, cells=_cells(cells, "pointer"))
 
-    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: int | Iterable[int], dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """Add a list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has.
 
         `append` makes it longer, and so does a write beyond its end. Memory is allocated in chunks of ``chunk_size`` entries, all by
@@ -105,7 +108,7 @@ class SNode(Inspected):
         return self.add_level(Dynamic, axis, capacity, cells=_cells(cells, "dynamic"), chunk=chunk)
 
     @one_at_a_time
-    def add_level(self, kind: type[SNode], axes: Any, shape: object, **options: int | None) -> SNode:
+    def add_level(self, kind: type[SNode], axes: int | Iterable[int], shape: object, **options: int | None) -> SNode:
         """Add a level of ``kind`` below this node.
 
         ``axes``, ``shape``: the arguments of `dense`. ``options``: other arguments of its constructor. Raises SpirogradTypeError for axes
@@ -128,7 +131,7 @@ class SNode(Inspected):
         self.tree.deactivate(self)
 
     @one_at_a_time
-    def place(self, *fields: Any, offset: Any = None) -> SNode:
+    def place(self, *fields: object, offset: object = None) -> SNode:
         """Place fields in the cells of this node, side by side. Return this node.
 
         ``offset``: the smallest index of each axis (0). Raises SpirogradRuntimeError if a field has a place already, or the tree is closed;
@@ -254,6 +257,11 @@ class SNode(Inspected):
         return None
 
     @property
+    def region_of_cells(self) -> CellRegion | None:
+        """The region with the cells, or the chunks of the lists; None before the tree is closed, and for nodes without one of their own."""
+        return None
+
+    @property
     def memory_node(self) -> SNode:
         """Return the node that defines the layout of the cells in memory."""
         return self.stored_node or self
@@ -316,7 +324,7 @@ class Bitmasked(Sparse):
     """A level with memory for all its cells, and a mask, one bit for each cell."""
 
     kind = "bitmasked"
-    mask: object = None  # The hidden field, once the tree is closed.
+    mask: ScalarField | None = None  # The hidden field, once the tree is closed.
 
     def store(self, into: SNode, storage: Storage) -> None:
         self.mask = self.hidden(storage, u32, "mask")
@@ -337,10 +345,9 @@ class Tabled(Sparse):
     counts them, if they are given.
     """
 
-    has_table = True
     arguments = "axes, shape"  # Name of the method that makes it.
-    table: Any = None  # The hidden field, once the tree is closed.
-    cells_in: Region | None = None
+    table: ScalarField | None = None  # The hidden field, once the tree is closed.
+    cells_in: CellRegion | None = None
     capacity: tuple[int, int] | None = None
 
     def __init__(self, tree: Tree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None) -> None:
@@ -371,6 +378,10 @@ class Tabled(Sparse):
         return None
 
     @property
+    def region_of_cells(self) -> CellRegion | None:
+        return self.cells_in
+
+    @property
     def memory_node(self) -> SNode:
         return super().memory_node if self.cells_in is None else self.cells_in.cells
 
@@ -396,7 +407,9 @@ class Dynamic(Tabled):
     kind = "dynamic"
     arguments = "axis, dimension"
     division_hint = "have larger chunks: `chunk_size`"
-    length: Any = None  # The hidden field, once the tree is closed: more than the capacity if too many entries were appended.
+    length: ScalarField | None = (
+        None  # The hidden field, once the tree is closed: more than the capacity if too many entries were appended.
+    )
 
     def __init__(
         self, tree: Tree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None, chunk: int = 0
@@ -419,6 +432,7 @@ class Dynamic(Tabled):
 
     def list_at(self, walk: PathWalk) -> List:
         around, own = walk.digits(walk.start, walk.depth - 1), walk.field_axes.index(self.axes[0])
+        assert self.length is not None
         return List(self.length, around, own, self.extents[0], self.chunk)
 
 

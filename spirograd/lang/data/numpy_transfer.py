@@ -15,6 +15,8 @@ from spirograd.lang.data import strided
 from spirograd.lang.data.views import Block, HostView, is_dense, is_row_major, same_bytes
 
 if TYPE_CHECKING:
+    import torch
+
     from spirograd.base.protocols import Allocation
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +27,7 @@ def bytes_of(array: Array) -> memoryview:
     return memoryview(array.view(np.uint8).data)
 
 
-def read(allocation: Any, view: HostView) -> Array:
+def read(allocation: Allocation, view: HostView) -> Array:
     """Return a new array with the contents, after waiting for launches. Raises errors that kernels have reported."""
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np)
@@ -63,7 +65,7 @@ def _read_block(allocation: Allocation, block: Block, dtype: DType) -> Array:
     return out
 
 
-def write(allocation: Any, view: HostView, data: Array) -> None:
+def write(allocation: Allocation, view: HostView, data: Array) -> None:
     """Set the contents from an array that broadcasts to ``full_shape``; converts the type as kernels do."""
     if view.count == 0:
         return
@@ -132,7 +134,7 @@ def _repeated_word(element: Array) -> int | None:
     return int(pattern[0]) if bool((pattern == pattern[0]).all()) else None
 
 
-def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
+def copy(target: Allocation, target_view: HostView, source: Allocation, source_view: HostView) -> None:
     """Copy the contents, converted as in kernels.
 
     Views of one array may overlap: the result is as if the source were copied first.
@@ -158,19 +160,19 @@ def _overlap(a: HostView, b: HostView) -> bool:
     return x.offset < y.offset + y.span and y.offset < x.offset + x.span
 
 
-def duplicate(allocation: Allocation, view: HostView) -> tuple[Any, HostView]:
+def duplicate(allocation: Allocation, view: HostView) -> tuple[Allocation, HostView]:
     """Return a copy of the range of a view in one block, in memory of its own, and the same view of the copy."""
     block = view.blocks[0]
     return allocation.duplicate(block.offset, block.span), replace(view, blocks=(replace(block, offset=0),))
 
 
-def add(target: object, target_view: HostView, source: object, source_view: HostView) -> None:
+def add(target: Allocation, target_view: HostView, source: Allocation, source_view: HostView) -> None:
     """Add the contents of one view to another: floats, in the wider type, in memory that does not overlap."""
     if target_view.count and not strided.add(target, target_view, source, source_view):
         write(target, target_view, read(target, target_view) + read(source, source_view))
 
 
-def known_equal(a: Any, a_view: HostView, b: Any, b_view: HostView) -> bool:
+def known_equal(a: Allocation, a_view: HostView, b: Allocation, b_view: HostView) -> bool:
     """Return whether the contents are known to be the same bytes, by a comparison on the host. Waits for launches."""
     wholes = [x.device.host_view(x.buffer) for x in (a, b)] if same_bytes(a_view, b_view) else []
     sides = [np.frombuffer(side, np.uint8) for side in wholes if side is not None]
@@ -206,7 +208,7 @@ class _HostMemory:
         }
 
 
-def shared(allocation: Any, view: HostView) -> Array | None:
+def shared(allocation: Allocation, view: HostView) -> Array | None:
     """Return an array over the memory itself, after waiting for launches; None where the host cannot address it or the view is irregular.
 
     The holder can write at any time, so the part counts as shared from now on; so do other parts that lie in between.
@@ -257,7 +259,7 @@ def strides_of(view: HostView) -> tuple[int, ...] | None:
     return tuple(reversed(strides))
 
 
-def to_torch(array: Array, device: Any) -> Any:
+def to_torch(array: Array, device: torch.device | str | int | None) -> torch.Tensor:
     """Return a torch tensor with the contents of a fresh array, moved to ``device`` if given. Raises ImportError without torch."""
     import torch
 
@@ -265,7 +267,7 @@ def to_torch(array: Array, device: Any) -> Any:
     return tensor if device is None else tensor.to(device)
 
 
-def from_torch(tensor: Any) -> Array:
+def from_torch(tensor: torch.Tensor) -> Array:
     """Return the contents of a torch tensor on the host (detached; a copy if it lives on a device)."""
     out: Array = tensor.detach().cpu().contiguous().numpy()
     return out

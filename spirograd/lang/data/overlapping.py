@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
+
+from spirograd.base.arrays import Array
 
 _MOST_WORK = 100_000  # Steps of NumPy's search, about a millisecond.
 
 
-def have_common_memory(a: object, b: object) -> bool:
+def have_common_memory(a: Array, b: Array) -> bool:
     """Return whether two NumPy arrays have bytes in common; True if the search takes too long."""
     try:
-        search: Any = np.shares_memory  # NumPy's stubs know two limits only.
-        return bool(search(a, b, max_work=_MOST_WORK))
+        return np.shares_memory(a, b, max_work=_MOST_WORK)  # type: ignore[arg-type]  # NumPy's types know two limits only
     except RuntimeError:  # NumPy gave up.
         return True
 

@@ -24,7 +24,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field as attribute
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from spirograd.base.dtypes import DType, i32, i64
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -70,33 +70,49 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """``most``: cells that there may be, NULL and OVERFLOW included; ``first``: how many there are at first, where the device does not
-    have memory for all of them. ``node``: whose cells they are, None for the root.
-
-    Fields of the tree ``ledger``: ``used``: how many cells were ever given a number, more than there are if those were too few.
-    ``capacity``: how many there are, NULL and OVERFLOW included. ``home``: for each cell 1 + the row-major number of the cell in the index
-    space of ``node``, 0 if it is not active. ``free``: the numbers of cells that can be given again, the first ``free_count``. ``freed``:
-    those that the running kernel has deactivated, the first ``freed_count``; they are free at its end.
+    """The cells of a node, in a dense ``tree``: by themselves the one cell of the root.
 
     ``cells``: the node of ``tree`` whose cells they are; ``groups``: what lies below it.
     """
 
     tree: Tree
-    node: Any = None
-    most: int = 1
-    first: int = 1
-    ledger: Any = None
-    used: Any = None
-    capacity: Any = None
-    home: Any = None
-    free: Any = None
-    free_count: Any = None
-    freed: Any = None
-    freed_count: Any = None
-    cells: Any = None
-    groups: tuple[Group, ...] = ()
+    cells: SNode
+    groups: tuple[Group, ...] = attribute(default=(), init=False)
+
+    @property
+    def trees(self) -> list[Tree]:
+        """The trees that have the memory."""
+        return [self.tree]
+
+
+@dataclass(slots=True, eq=False)
+class CellRegion(Region):
+    """The cells of ``node``, in a memory that grows. ``most``: cells that there may be, NULL and OVERFLOW included; ``first``: how many
+    there are at first, where the device does not have memory for all of them.
+
+    Fields of the tree ``ledger``: ``used``: how many cells were ever given a number, more than there are if those were too few.
+    ``capacity``: how many there are, NULL and OVERFLOW included. ``home``: for each cell 1 + the row-major number of the cell in the index
+    space of ``node``, 0 if it is not active. ``free``: the numbers of cells that can be given again, the first ``free_count``. ``freed``:
+    those that the running kernel has deactivated, the first ``freed_count``; they are free at its end.
+    """
+
+    node: Tabled
+    most: int
+    first: int
+    ledger: Tree
+    used: ScalarField
+    capacity: ScalarField
+    free_count: ScalarField
+    freed_count: ScalarField
+    home: ScalarField
+    free: ScalarField
+    freed: ScalarField
     pool: CellPool | None = None  # Once it has memory.
     reserved: int = FIRST  # Cells that are never active.
+
+    @property
+    def trees(self) -> list[Tree]:
+        return [self.ledger, self.tree]
 
     @property
     def growing(self) -> tuple[SNode, SNode]:
@@ -176,9 +192,9 @@ class Level:
     digits: Digits
     number: tuple[tuple[tuple[int, int, int], int], ...]
     cell: Digits
-    table: Any = None
-    region: Region | None = None
-    mask: Any = None
+    table: ScalarField | None = None
+    region: CellRegion | None = None
+    mask: ScalarField | None = None
     list: List | None = None
 
 
@@ -193,29 +209,30 @@ class Path:
 
 @dataclass(slots=True, eq=False)
 class Regions:
-    """All regions of a tree, the one of the root first."""
+    """All regions of a tree: the one of the ``root``, and those of sparse nodes."""
 
-    all: list[Region] = attribute(default_factory=list)
+    root: Region
+    below: list[CellRegion] = attribute(default_factory=list)
 
     @property
     def trees(self) -> list[Tree]:
         """Return the trees that have the memory."""
-        return [tree for region in self.all for tree in (region.ledger, region.tree) if tree is not None]
+        return [tree for region in (self.root, *self.below) for tree in region.trees]
 
     def destroy(self) -> None:
         """Free the memory."""
         for tree in self.trees:
             tree.destroy()
-        for region in self.all[1:]:
+        for region in self.below:
             for allocation in region.pool.allocations if region.pool is not None else ():
                 allocation.free()
 
 
 class Storage:
-    """The regions of a tree under construction. ``make`` makes an internal field."""
+    """The regions of a tree under construction. ``root``: the one of its root; ``make`` makes an internal field."""
 
-    def __init__(self, make: Make) -> None:
-        self.regions = Regions()
+    def __init__(self, root: Region, make: Make) -> None:
+        self.regions = Regions(root)
         self._make = make
 
     def hidden(self, dtype: DType, name: str) -> ScalarField:
@@ -229,21 +246,20 @@ class Storage:
         for child in node.nodes:
             child.store(into, self)
 
-    def region_of(self, node: Tabled) -> Region:
+    def region_of(self, node: Tabled) -> CellRegion:
         """Add the region for the cells of ``node``."""
         region = _region_of(node, self.hidden)
-        self.regions.all.append(region)
+        self.regions.below.append(region)
         return region
 
 
 def make_regions(tree: Tree) -> Regions:
     """Return the storage of a tree that is complete, see the docstring of the module."""
-    storage = Storage(next(tree.root.places).field.hidden_field)
-    regions, first = storage.regions, Region(type(tree)())
-    first.cells = first.tree.root
-    regions.all.append(first)
-    storage.store_below(tree.root, first.cells)
-    for region in regions.all:
+    dense = type(tree)()
+    storage = Storage(Region(dense, dense.root), next(tree.root.places).field.hidden_field)
+    regions = storage.regions
+    storage.store_below(tree.root, regions.root.cells)
+    for region in (regions.root, *regions.below):
         region.groups = tuple(_groups(region.cells))
     for part in regions.trees:
         part.owner = weakref.ref(tree)
@@ -261,7 +277,7 @@ def _groups(node: SNode) -> Iterator[Group]:
         yield from _groups(child)
 
 
-def _region_of(node: Tabled, make: Make) -> Region:
+def _region_of(node: Tabled, make: Make) -> CellRegion:
     *above, own = [at.parts() for at in node.path]
     entries = math.prod(own[0].extents)
     possible = math.prod(n for parts in above for part in parts for n in part.extents) * entries
@@ -273,15 +289,15 @@ def _region_of(node: Tabled, make: Make) -> Region:
     most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell - FIRST, 1), _MOST_ENTRIES - FIRST)
     wanted = node.cells or max(_DEFAULT_BYTES // bytes_of_cell, _LEAST_CELLS)
     first, most = node.capacity or (FIRST + min(most, wanted), FIRST + most)
-    region = Region(type(node.tree)(), node, most, first, type(node.tree)())
-    region.tree.region = region.ledger.region = region
-    at = region.ledger.root
-    for name in (*_COUNTERS, *_OF_EACH):
-        if name == _OF_EACH[0]:
-            at = at.dense(_CELL_AXIS, region.most)
-        setattr(region, name, make(i64 if name == "home" and possible > _MOST_ENTRIES else i32, f"{node.kind}{node.number}.{name}"))
-        at.place(getattr(region, name))
-    region.cells = region.tree.root.dense(_CELL_AXIS, region.most)
+    tree, ledger = type(node.tree)(), type(node.tree)()
+    used, capacity, free_count, freed_count = counters = [make(i32, f"{node.kind}{node.number}.{name}") for name in _COUNTERS]
+    ledger.root.place(*counters)
+    wide = possible > _MOST_ENTRIES
+    home, free, freed = of_each = [make(i64 if wide and name == "home" else i32, f"{node.kind}{node.number}.{name}") for name in _OF_EACH]
+    ledger.root.dense(_CELL_AXIS, most).place(*of_each)
+    cells = tree.root.dense(_CELL_AXIS, most)
+    region = CellRegion(tree, cells, node, most, first, ledger, used, capacity, free_count, freed_count, home, free, freed)
+    tree.region = ledger.region = region
     return region
 
 
@@ -322,7 +338,8 @@ def path_to(node: SNode, field_axes: Sequence[int]) -> Path:
     parts = parts_to(node)
     levels: list[Level] = []
     assert node.tree.regions is not None
-    start, region = 0, node.tree.regions.all[0]
+    start: int = 0
+    region: Region = node.tree.regions.root
     for depth, part in enumerate(parts):
         level = part.node.level(PathWalk(parts, field_axes, start, depth))
         if level is not None:

@@ -6,8 +6,8 @@ import itertools
 import linecache
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
@@ -25,12 +25,18 @@ from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.nodes import Place, SNode, Tabled
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
-from spirograd.lang.data.tree import Tree, root
+from spirograd.lang.data.tree import GlobalRoot, Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
-from spirograd.lang.scalar import Scalar, Value
+from spirograd.lang.host_arrays import without_axes
+from spirograd.lang.scalar import Number, Scalar, Value
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.field import StructField
+    from spirograd.lang.matrix import Matrix
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
@@ -46,7 +52,8 @@ _REMEDIES = {
 S = TypeVar("S", bound="ScalarField")
 # A line that assigns to one name or attribute, whose last part is the group.
 _ASSIGNED = re.compile(r"\s*(?:\w+\.)*([^\W\d]\w*)\s*(?::[^=]*)?=[^=]")
-BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
+# Makes a vector or matrix of its entries and shape; the last argument writes an entry back.
+BuildElement = Callable[[Sequence[Scalar], tuple[int, ...], Callable[[int, object], None]], "Matrix"]
 
 
 def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
@@ -107,7 +114,7 @@ class Field(HostScope):
         included."""
         return indices_of(self.decode(), len(self.shape), self.origin, counter)
 
-    def made_from(self) -> tuple[Any, ...]:
+    def made_from(self) -> tuple[Callable[..., Field], tuple[object, ...]]:
         """Return the constructor of a field of this kind without a tree: a function, and its arguments. Raises SpirogradTypeError for parts
         of other fields."""
         hint = "copy the field, or keep `.to_numpy()`"
@@ -117,29 +124,36 @@ class Field(HostScope):
         """Return the field itself: a shallow copy refers to the same memory."""
         return self
 
-    def __deepcopy__(self, memo: object) -> Any:
+    def __deepcopy__(self, memo: object) -> object:
         remade, parts = self.__reduce__()
         return remade(*parts)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Return a field with the same elements, shape and offset, in a tree of its own: row-major, or in the layout of the tensor."""
         contents = [self.to_numpy()]  # type: ignore[attr-defined]
         contents += [p.to_numpy() if has() else None for p, has in ((self.grad, self.has_grad), (self.dual, self.has_dual))]  # type: ignore[attr-defined]
         return _remade, (*self.made_from(), self.shape, self.origin or None, self.layout, contents)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Any]:
         if plain_python.state.running:
             return plain_python.indices(self.shape, self.origin)
         raise SpirogradTypeError("a loop over a field works inside kernels only", None, "`.to_numpy()` gives an array to iterate over")
 
 
-def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin: Any, layout: Any, contents: Sequence[Any]) -> object:
+def _remade(
+    make: Callable[..., ScalarField | StructField],
+    args: tuple[object, ...],
+    shape: tuple[int, ...],
+    origin: tuple[int, ...] | None,
+    layout: tuple[int, ...] | None,
+    contents: Sequence[Any],
+) -> object:
     """Return a copy of a field in the current session, see `Field.__reduce__`."""
     new = make(*args)
     new.layout = layout
     parts = [(part, data) for part, data in zip((new, new.grad, new.dual), contents) if data is not None]
     for part, _ in parts:
-        above: Any = root
+        above: SNode | GlobalRoot = root
         for axis in range(len(shape)) if layout is None else layout:
             above = above.dense(axis, shape[axis])
         above.place(part, offset=origin)
@@ -158,6 +172,11 @@ class ScalarField(Contents, Field):
     element_shape: tuple[int, ...] = ()
     hidden = False  # Whether it is internal to a sparse tree.
     sparse_node: Tabled | None = None  # The sparse node whose table this hidden field is.
+
+    if TYPE_CHECKING:  # `Field.tree`, of the two that type checkers see.
+
+        @property
+        def tree(self) -> Tree: ...
 
     def __init__(
         self,
@@ -185,8 +204,8 @@ class ScalarField(Contents, Field):
         self.space: IndexSpace = IndexSpace() if primal is None else primal.space
         self._origin: tuple[int, ...] = ()
         self._places: list[Place] = []
-        self._grad: Any = None  # A field of the same class, or None.
-        self._dual: Any = None
+        self._grad: ScalarField | None = None  # A field of the same class, or None.
+        self._dual: ScalarField | None = None
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
@@ -201,7 +220,7 @@ class ScalarField(Contents, Field):
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
 
-    def made_from(self) -> tuple[Any, ...]:
+    def made_from(self) -> tuple[Callable[..., Field], tuple[object, ...]]:
         return type(self), (self.dtype, "", self.has_grad(), self.has_dual())
 
     def suggest_name(self, name: str) -> None:
@@ -445,7 +464,7 @@ class ScalarField(Contents, Field):
         places = self._element_places
         return None if places is None or places.form is None else places.address(key)
 
-    def _read(self, address: int) -> object:
+    def _read(self, address: int) -> bool | int | float:
         return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
 
     def _write(self, address: int, *values: object) -> None:
@@ -462,6 +481,7 @@ class ScalarField(Contents, Field):
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: object, value: object) -> None:
+        value = value if scalar.is_number(value) else without_axes(value)
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._address(key)
@@ -482,7 +502,8 @@ class ScalarField(Contents, Field):
     def _subject(self) -> str:
         return f"field `{self.name}`"
 
-    def _filling(self, value: object) -> object:
+    def _filling(self, value: object) -> Number | Array:
+        value = without_axes(value)
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
         return value

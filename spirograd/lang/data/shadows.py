@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from spirograd.lang import context
 
-_known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # By role: shadow -> its primal.
+if TYPE_CHECKING:
+    from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.scalar_field import ScalarField
+
+    Memory = Union[ScalarField, Ndarray]
+    M = TypeVar("M", bound=Memory)
+
+_known: dict[str, weakref.WeakKeyDictionary[Memory, weakref.ref[Memory]]] = {}  # By role: shadow -> its primal.
 
 
-def register(shadow: object, role: str, primal: object) -> Any:
+def register(shadow: M, role: str, primal: Memory) -> M:
     """Register a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
     known = _known.get(role) or _known.setdefault(role, weakref.WeakKeyDictionary())
     known[shadow] = weakref.ref(primal)
     return shadow
 
 
-def primals(role: str) -> list[Any]:
+def primals(role: str) -> list[Memory]:
     """Return all fields and arrays with memory in the running session that have a shadow of a role there."""
     shadowed = [(shadow, primal()) for shadow, primal in list(_known.get(role, {}).items())]
     return [primal for shadow, primal in shadowed if primal is not None and shadow.has_memory() and primal.has_memory()]
@@ -62,7 +69,7 @@ def host_write(
         recorder.numbers_kept(memory)
 
 
-def clear(*roles: str, kept: Container[Any] = ()) -> None:
+def clear(*roles: str, kept: Container[object] = ()) -> None:
     """Set all gradients or tangents that have memory in the running session to zero, except those that are ``kept``."""
     for role in roles:
         for shadow in list(_known.get(role, ())):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,7 @@ class Axis:
         count = 1 if self.extent is None else self.extent
         return range(self.first, self.first + count * self.step, self.step)
 
-    def taken(self, key: slice) -> Axis:
+    def taken(self, key: slice[int | None, int | None, int | None]) -> Axis:
         """Return a slice of it, as Python slices a sequence."""
         assert self.extent is not None
         indices = range(*key.indices(self.extent))
@@ -98,7 +97,7 @@ def whole_axes(shape: Sequence[int]) -> tuple[Axis, ...]:
     return tuple(Axis(0, extent) for extent in shape)
 
 
-def parts_of(key: object) -> tuple[Any, ...]:
+def parts_of(key: object) -> tuple[object, ...]:
     """Return the index expression, axis by axis."""
     return key if isinstance(key, tuple) else (key,)
 
@@ -108,12 +107,12 @@ def is_slice(key: object) -> bool:
     return any(isinstance(k, slice) or k is Ellipsis for k in parts_of(key))
 
 
-def bounds_of(key: object) -> tuple[Any, ...]:
+def bounds_of(key: object) -> tuple[object, ...]:
     """Return begin, end and step of a slice; an empty tuple for an index."""
     return (key.start, key.stop, key.step) if isinstance(key, slice) else ()
 
 
-def padded(key: object, ndim: int, what: str) -> list[Any]:
+def padded(key: object, ndim: int, what: str) -> list[object]:
     """Return one index or slice for each axis: an ellipsis, and missing entries at the end, stand for whole axes."""
     parts = list(parts_of(key))
     dots = [k for k, part in enumerate(parts) if part is Ellipsis]

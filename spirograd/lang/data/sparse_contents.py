@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, List, Path, Region
+from spirograd.lang.data.regions import FIRST, NULL, WORD, CellRegion, Digits, Level, List, Path
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.contents import Contents
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.scalar import Number
 
 _FEW = 64  # Up to this number of elements are read one by one; otherwise all are read.
 
 
-def _digits(digits: Digits, index: Sequence[object]) -> list[Any]:
+def _digits(digits: Digits, index: Sequence[Array]) -> list[Array]:
     return [_digit(part, index) for part in digits.parts]
 
 
-def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> object:
+def _digit(part: tuple[int, int, int], index: Sequence[Array]) -> Array:
     position, div, mod = part
     value = index[position] // div
     return value % mod if mod else value
 
 
-def _number(level: Level, index: Sequence[object]) -> Any:
+def _number(level: Level, index: Sequence[Array]) -> Array:
     """Return the number of a cell, row by row; see `Level`."""
-    total: Any = 0
+    total: Array = np.asarray(0)
     for part, extent in level.number:
         total = total * extent + _digit(part, index)
     return total
@@ -40,28 +45,28 @@ def stored_index(path: Path, index: Sequence[int], activate: bool) -> tuple[int,
     return tuple([int(i) for i in cells])
 
 
-def read(field: Any) -> Array:
+def read(path: Path, field: Contents) -> Array:
     """Return the contents, 0 in inactive cells."""
-    at = _walk(field.sparse_path, _mesh(field.shape), False)
+    at = _walk(path, _mesh(field.shape), False)
     return np.ascontiguousarray(numpy_transfer.read(field.tree.allocation, field.view)[tuple(at)])
 
 
-def write(field: Any, data: Array) -> None:
+def write(path: Path, field: Contents, data: Array) -> None:
     """Set the contents; activates every cell."""
-    at = _walk(field.sparse_path, _mesh(field.shape), True)
+    at = _walk(path, _mesh(field.shape), True)
     view = field.view
     stored = numpy_transfer.read(field.tree.allocation, view)
     stored[tuple(at)] = field.dtype.array(data)
     numpy_transfer.write(field.tree.allocation, view, stored)
 
 
-def fill(field: Any, value: Any) -> None:
+def fill(path: Path, field: Contents, value: Number | Array) -> None:
     """Set all elements in active cells."""
-    path: Path = field.sparse_path
     view = field.view
     stored = numpy_transfer.read(field.tree.allocation, view)
-    if path.levels[-1].table is not None and path.levels[-1].list is None:  # All elements in its active cells.
-        stored[_get(path.region.home, [np.arange(len(stored))]) > 0] = field.dtype.array(value)
+    last = path.levels[-1]
+    if last.region is not None and last.list is None:  # All elements in its active cells.
+        stored[_get(last.region.home, [np.arange(len(stored))]) > 0] = field.dtype.array(value)
     else:
         index = _mesh(field.shape)
         active = np.broadcast_to(_are_active(path, index), field.shape)
@@ -70,10 +75,10 @@ def fill(field: Any, value: Any) -> None:
     numpy_transfer.write(field.tree.allocation, view, stored)
 
 
-def _are_active(path: Path, index: Sequence[Array]) -> Any:
+def _are_active(path: Path, index: Sequence[Array]) -> Array:
     """Return whether the elements at ``index`` are in active cells."""
-    active: Any = True
-    cell: list[Any] = []
+    active: Array = np.asarray(True)
+    cell: list[Array] = []
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
         if level.table is not None:
@@ -85,6 +90,7 @@ def _are_active(path: Path, index: Sequence[Array]) -> Any:
         else:
             number = _number(level, index)
             place = (*at, number // WORD)
+            assert level.mask is not None
             word = _get(level.mask, place)
             active = active & ((word >> (number % WORD).astype(np.uint32)) & 1 > 0)
     return active
@@ -95,16 +101,17 @@ def _mesh(shape: tuple[int, ...]) -> list[Array]:
     return list(np.ogrid[tuple([slice(n) for n in shape])]) if shape else []
 
 
-def _get(field: Any, at: Sequence[Any]) -> Array:
+def _get(field: ScalarField, at: Sequence[Array]) -> Array:
     """Return the values of a hidden field at indices that broadcast; a few are read one by one."""
     shape = np.broadcast_shapes(*[np.shape(a) for a in at])
     if math.prod(shape) > _FEW:
-        return field.to_numpy()[tuple(at)]  # type: ignore[no-any-return]
+        contents: Array = field.to_numpy()[tuple(at)]
+        return contents
     flat = zip(*[np.ravel(a).tolist() for a in np.broadcast_arrays(*at)]) if at else [()]
     return np.array([field[k or None] for k in flat], field.dtype.np).reshape(shape)
 
 
-def _put(field: Any, at: Sequence[Any], values: Array) -> None:
+def _put(field: ScalarField, at: Sequence[Array], values: Array) -> None:
     """Set a hidden field at indices, each an array with one axis."""
     if values.size > _FEW:
         contents = numpy_transfer.read(field.tree.allocation, field.view)
@@ -115,15 +122,15 @@ def _put(field: Any, at: Sequence[Any], values: Array) -> None:
         field[tuple(k) or None] = value
 
 
-def _replace(field: Any, contents: Array) -> None:
+def _replace(field: ScalarField, contents: Array) -> None:
     """Set a hidden field, in all cells that may store values."""
     shadows.host_write(field)
     numpy_transfer.write(field.tree.allocation, field.view, contents)
 
 
-def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
+def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Array]:
     """Return the indices in the last region of the elements at ``index``: arrays that broadcast against each other."""
-    cell: list[object] = []
+    cell: list[Array] = []
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
         if level.table is not None:
@@ -137,10 +144,10 @@ def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
     return [*cell, *_digits(path.digits, index)]
 
 
-def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
+def _activate(level: Level, at: Sequence[Array], index: Sequence[Array]) -> None:
     """Assign cell numbers to all entries of the table at ``at``."""
     region, table = level.region, level.table
-    assert region is not None
+    assert region is not None and table is not None
     *places, numbers = [np.ravel(a) for a in np.broadcast_arrays(*at, _number(level, index))]
     missing = np.flatnonzero(_get(table, places) <= NULL)
     if not missing.size:
@@ -150,7 +157,7 @@ def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
     used, free = region.used[None], region.free_count[None]
     again = min(free, entries.size)
     new = int(entries.size) - again
-    assert region.pool is not None
+    assert region.pool is not None  # Reading its counters has given it memory.
     if region.capacity[None] < FIRST + used + new and not region.pool.grow(2 * (used + new)) and not region.pool.grow(used + new):
         raise too_few(region, used + new)
     free_ones = _get(region.free, [np.arange(free - again, free)])
@@ -160,7 +167,7 @@ def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
     _put(region.home, [cells], numbers[missing[first]] + 1)
 
 
-def _lengthen(level: Level, entries: List, cell: list[Any], index: Sequence[Array]) -> None:
+def _lengthen(level: Level, entries: List, cell: list[Array], index: Sequence[Array]) -> None:
     """Extend the lists to include the entries at ``index``, and assign numbers to all chunks up to these."""
     at = [np.ravel(a) for a in np.broadcast_arrays(*cell, *_digits(entries.digits, index), index[entries.axis])]
     *around, last = at
@@ -174,15 +181,16 @@ def _lengthen(level: Level, entries: List, cell: list[Any], index: Sequence[Arra
     _activate(level, [*cell, *_digits(level.digits, index)], index)
 
 
-def _set_bits(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
+def _set_bits(level: Level, at: Sequence[Array], index: Sequence[Array]) -> None:
     number = _number(level, index)
+    assert level.mask is not None
     mask = level.mask.to_numpy()
     *places, bits = np.broadcast_arrays(*at, number // WORD, np.left_shift(np.uint32(1), (number % WORD).astype(np.uint32)))
     np.bitwise_or.at(mask, tuple(places), bits)
     _replace(level.mask, mask)
 
 
-def too_few(region: Region, wanted: int) -> OutOfDeviceMemory:
+def too_few(region: CellRegion, wanted: int) -> OutOfDeviceMemory:
     """Return the error for a region with too few cells."""
     cells = region.capacity[None] - FIRST
     return OutOfDeviceMemory(

@@ -9,8 +9,8 @@ has none. Values that are not converted move as unsigned integers of at most 32 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from spirograd.lang import context
 from spirograd.lang.data.views import Block, HostView, same_bytes
 
 if TYPE_CHECKING:
+    from spirograd.base.arrays import Array
     from spirograd.base.protocols import Allocation
 
 _UNITS = {1: u8, 2: u16, 4: u32, 8: u32}  # By bytes of an element.
@@ -46,7 +47,7 @@ class Axes:
         return (self.offset, *(number for digit in self.digits for number in digit))
 
 
-def fill(allocation: Allocation, view: HostView, element: Any) -> bool:
+def fill(allocation: Allocation, view: HostView, element: Array) -> bool:
     """Set every element to ``element``, an array of the element shape. Return False if the host has to do it."""
     if not _is_for_kernels(allocation):
         return False
@@ -62,21 +63,22 @@ def fill(allocation: Allocation, view: HostView, element: Any) -> bool:
         each = view.dtype.size // unit.size
         pieces = [_axes(view, unit.size, k // each, len(words) // each, k % each) for k in range(len(words))]
     for axes, word in zip(pieces, words):
-        _launch("fill", (unit, len(axes.digits)), [(allocation, unit)], view.part, axes.count, [word, *axes.numbers])
+        make = functools.partial(_fill, unit, len(axes.digits))
+        _launch(("fill", unit, len(axes.digits)), make, [(allocation, unit)], view.part, (axes.count, word, *axes.numbers))
     return True
 
 
-def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> bool:
+def copy(target: Allocation, target_view: HostView, source: Allocation, source_view: HostView) -> bool:
     """Copy the contents, converted as in kernels. Return False if the host has to do it."""
     return _combine("copy", target, target_view, source, source_view)
 
 
-def add(target: Any, target_view: HostView, source: Any, source_view: HostView) -> bool:
+def add(target: Allocation, target_view: HostView, source: Allocation, source_view: HostView) -> bool:
     """Add the contents of one view to another. Return False if the host has to do it."""
     return _combine("add", target, target_view, source, source_view)
 
 
-def _combine(kind: str, target: Any, target_view: HostView, source: Any, source_view: HostView) -> bool:
+def _combine(kind: str, target: Allocation, target_view: HostView, source: Allocation, source_view: HostView) -> bool:
     if not _is_for_kernels(target) or source.freed:
         return False
     types = [target_view.dtype, source_view.dtype]
@@ -85,8 +87,9 @@ def _combine(kind: str, target: Any, target_view: HostView, source: Any, source_
     if not _can(*types):
         return False
     for to, by in _pairs(target_view, source_view, types):
-        key = (*types, len(to.digits), len(by.digits))
-        _launch(kind, key, list(zip((target, source), types)), target_view.part, to.count, [*to.numbers, *by.numbers])
+        make = functools.partial(_KERNELS[kind], types[0], types[1], len(to.digits), len(by.digits))
+        arrays = list(zip((target, source), types))
+        _launch((kind, *types, len(to.digits), len(by.digits)), make, arrays, target_view.part, (to.count, *to.numbers, *by.numbers))
     return True
 
 
@@ -107,8 +110,10 @@ def _can(*types: DType) -> bool:
     return all(caps.stores(t) and optional.get(str(t), True) for t in types)
 
 
-def _launch(kind: str, key: tuple[Any, ...], arrays: Sequence[tuple[Any, DType]], part: str, count: int, numbers: Sequence[int]) -> None:
-    context.session().launch_builtin((kind, key), functools.partial(_KERNELS[kind], *key), arrays, part, (count, *numbers))
+def _launch(
+    key: Hashable, make: Callable[[], Kernel], arrays: Sequence[tuple[Allocation, DType]], part: str, numbers: Sequence[int]
+) -> None:
+    context.session().launch_builtin(key, make, arrays, part, numbers)
 
 
 # --- positions of elements ----------------------------------------------------------------------------------------------------
@@ -234,4 +239,4 @@ def _add(target: DType, source: DType, target_axes: int, source_axes: int) -> Ke
     return args.loop("add", body)
 
 
-_KERNELS: dict[str, Callable[..., Kernel]] = {"fill": _fill, "copy": _copy, "add": _add}
+_KERNELS: dict[str, Callable[[DType, DType, int, int], Kernel]] = {"copy": _copy, "add": _add}

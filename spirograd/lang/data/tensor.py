@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
+from spirograd.base.near_names import NearNames
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
@@ -15,9 +17,19 @@ from spirograd.lang.data.shapes import shape_tuple
 from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from spirograd.lang.typed import Tensor as FieldOrArray
+
+    class TensorOptions(TypedDict, total=False):
+        """Options of `tensor`."""
+
+        backend: Backend | int
+        layout: Sequence[int] | None
+        needs_grad: bool
+
 else:
-    FieldOrArray = object
+    FieldOrArray = NearNames
 
 F = TypeVar("F", bound=ScalarField)
 
@@ -25,7 +37,7 @@ F = TypeVar("F", bound=ScalarField)
 class _TensorClass(type):
     """The metaclass of tensors, whose call `Tensor(x)` returns `wrap(x)`."""
 
-    def __call__(cls, *args: Any, **options: Any) -> Any:
+    def __call__(cls, *args: object, **options: object) -> object:
         if cls in (Tensor, MatrixTensor, VectorTensor):
             return wrap(*args, **options)
         return super().__call__(*args, **options)
@@ -40,7 +52,7 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
 
     layout: tuple[int, ...] | None
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: DType
 
     @property
     def backend(self) -> Backend:
@@ -94,7 +106,7 @@ class VectorNdarrayTensor(VectorTensor, ndarrays.VectorNdarray):  # type: ignore
 
 
 # The class of a field or an array -> the class that it has as a tensor.
-_AS_TENSOR: dict[type, type[Tensor]] = {
+_AS_TENSOR: dict[type, type[ScalarField] | type[Ndarray]] = {
     ScalarField: ScalarFieldTensor,
     ndarrays.ScalarNdarray: ScalarNdarrayTensor,
     ndarrays.VectorNdarray: VectorNdarrayTensor,
@@ -102,19 +114,20 @@ _AS_TENSOR: dict[type, type[Tensor]] = {
 }
 
 
-def wrap(x: Any) -> Any:
+def wrap(x: object) -> Tensor:
     """Convert a field or an array, with its gradients, to a tensor: ``x`` itself. Raises TypeError for other objects."""
     if isinstance(x, Tensor):
         return x
     kind = _AS_TENSOR.get(type(x))
     if type(x) is fields.MatrixField:
         kind = VectorFieldTensor if len(x.element_shape) == 1 else MatrixFieldTensor
-    if kind is None:
+    if kind is None or not isinstance(x, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"a tensor is made of a field or an array, not of {describe(x)}")
     x.__class__ = kind
     for shadow in (x.grad, x.dual):
         if shadow is not None:
             wrap(shadow)
+    assert isinstance(x, Tensor)
     return x
 
 

@@ -20,7 +20,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.base.once import one_at_a_time
 from spirograd.lang import context
 from spirograd.lang.data.nodes import Place, Root, SNode
-from spirograd.lang.data.regions import Region, Regions, make_regions
+from spirograd.lang.data.regions import CellRegion, Regions, make_regions
 from spirograd.lang.data.tree_layout import assign_offsets
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Tree(NearNames):
         self.next: Tree | None = None  # Of an open tree: has the nodes that had no fields when this tree was closed.
         self.nbytes = 0
         self.regions: Regions | None = None  # Of a tree with sparse nodes, once it is closed.
-        self.region: Region | None = None  # The region whose cells, or ledger, it has.
+        self.region: CellRegion | None = None  # The region whose cells, or ledger, it has.
         self.owner: weakref.ref[Tree] = weakref.ref(self)  # The user's tree that it is a part of.
         self._numbers = 0  # Number of sparse nodes.
         # Code compiled for fields of this tree, which is released with them: objects with a method `release`.
@@ -243,23 +243,23 @@ class FieldsBuilder(NearNames):
     def _root(self) -> SNode:
         return self.tree.root
 
-    def dense(self, axes: object, shape: object) -> SNode:
+    def dense(self, axes: int | Iterable[int], shape: object) -> SNode:
         """Add a dense level below the root: `SNode.dense`."""
         return self._root().dense(axes, shape)
 
-    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
+    def pointer(self, axes: int | Iterable[int], shape: object, cells: int | None = None) -> SNode:
         """Add a sparse level below the root: `SNode.pointer`."""
         return self._root().pointer(axes, shape, cells)
 
-    def bitmasked(self, axes: object, shape: object) -> SNode:
+    def bitmasked(self, axes: int | Iterable[int], shape: object) -> SNode:
         """Add a sparse level below the root: `SNode.bitmasked`."""
         return self._root().bitmasked(axes, shape)
 
-    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
+    def hash(self, axes: int | Iterable[int], shape: object, cells: int | None = None) -> SNode:
         """Add a sparse level below the root: `SNode.hash`."""
         return self._root().hash(axes, shape, cells)
 
-    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: int | Iterable[int], dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """Add one list below the root: `SNode.dynamic`."""
         return self._root().dynamic(axis, dimension, chunk_size, cells)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradTypeError
@@ -22,7 +22,7 @@ class Triplets:
         self.columns = ScalarNdarray(i32, capacity)
         self.values = ScalarNdarray(dtype, capacity, needs_grad=needs_grad)
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         raise SpirogradTypeError("only kernels add to the builder of a matrix", None, "they take it as `A: sg.types.sparse_matrix_builder`")
 
     def __setitem__(self, index: object, value: object) -> None:

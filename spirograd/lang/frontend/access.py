@@ -12,6 +12,7 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError
 from spirograd.base.wording import did_you_mean
 from spirograd.lang.data.field import Field, ScalarField, StructField
 from spirograd.lang.data.slices import bounds_of, is_slice, parts_of
+from spirograd.lang.frontend.array_proxy import SHADOWS, TripletsProxy
 from spirograd.lang.frontend.lists import DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
 from spirograd.lang.frontend.memory_elements import element_of
@@ -60,9 +61,9 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | No
         t.at(node)
         if container is not None:
             return container.index(key), None
-        if is_slice(key) and has_elements(base):
-            return None, sliced(base, key)
         if has_elements(base):
+            if is_slice(key) and not isinstance(base, TripletsProxy):
+                return None, sliced(base, key)
             entries = list_at(t, base, key)
             return (element_of(t, base, key), None) if entries is None else (None, entries)
         return None, _item(t, node, base, key)
@@ -85,13 +86,12 @@ def _member(container: Lvalue, name: str) -> Lvalue | None:
     return None
 
 
-def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
+def get_attribute(t: Tracer, base: object, name: str, text: str = "") -> object:
     """Return ``base.name`` of an object. ``text``: what messages call it."""
-    has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
-    if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
+    if name in SHADOWS and isinstance(base, (ScalarField, StructField)) and not getattr(base, f"has_{name}")():
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
         hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
-        raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)
+        raise type_error(f"{describe(base)} has no {SHADOWS[name]}", hint)
     getter = getattr(type(base), name, None)
     try:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.dtypes import i32, i64, u1
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.nodes import SNode
-from spirograd.lang.data.regions import FIRST, Level, Path, Region, parts_to, path_to
-from spirograd.lang.data.scalar_field import indices_of
+from spirograd.lang.data.regions import FIRST, Level, Path, parts_to, path_to
+from spirograd.lang.data.scalar_field import Field, indices_of
 from spirograd.lang.data.tree_layout import decode_of
-from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, length_of, local
+from spirograd.lang.frontend.sparse_elements import hidden_value, is_set, length_of, local
 from spirograd.lang.frontend.tracer import Tracer, VisitedCell
 from spirograd.lang.scalar import Value
 
@@ -24,10 +23,11 @@ Decode = Callable[[Value], list[Value]]
 IsActive = Callable[[Value, list[Value]], Value]
 
 
-def active_cells(t: Tracer, space: Any) -> tuple[Value, Decode, IsActive] | None:
+def active_cells(t: Tracer, space: Field | SNode) -> tuple[Value, Decode, IsActive] | None:
     """Return the number of iterations of a loop over a field or a node, the index of each, and whether it is active; see `LoopSpace`. None
     if there is no sparse node above."""
     node = space if isinstance(space, SNode) else space.snode.above
+    assert node is not None
     node.tree.settle()
     if node.tree.regions is None:
         return None
@@ -56,13 +56,13 @@ class _Cells:
         last = max([k for k, part in enumerate(parts) if part.in_region], default=-1)
         self.inside = parts[last + 1 :]
         self.inner = math.prod(n for below in self.inside for n in below.extents)  # iterations in each cell of the region
-        self.region: Region = path.region
+        self.region = None if pointer is None else pointer.region
 
     def size(self) -> Value:
         """Return the number of iterations."""
-        if self.pointer is None:
+        if self.region is None:
             return scalar.constant(self.inner, i64 if self.inner > 2**31 - 1 else i32)
-        used, capacity = [hidden_element(self.t, field, []).load() for field in (self.region.used, self.region.capacity)]
+        used, capacity = [hidden_value(self.t, field, []) for field in (self.region.used, self.region.capacity)]
         wide = (self.region.most - FIRST) * self.inner > 2**31 - 1
         return scalar.as_value(scalar.cast(arithmetic.min(used, capacity - FIRST), i64 if wide else i32) * self.inner)
 
@@ -70,7 +70,7 @@ class _Cells:
         """Return the index that a counter stands for; any if there is no active cell."""
         inner = counter if self.pointer is None else scalar.raw_mod(counter, self.inner)
         index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
-        if self.pointer is None:
+        if self.pointer is None or self.region is None:
             return index
         home = self._home(counter)
         number = scalar.as_value(arithmetic.max(home - 1, scalar.constant(0, home.dtype)))
@@ -86,14 +86,14 @@ class _Cells:
 
     def is_active(self, counter: Value, index: list[Value]) -> Value:
         """Return whether what a counter stands for is active."""
-        active: Any = True if self.pointer is None else self._home(counter) > 0
+        active: scalar.Scalar = True if self.pointer is None else self._home(counter) > 0
         values = [v - o if o else v for v, o in zip(index, self.origin)]
         if self.pointer is not None and self.pointer.list is not None:
-            active = active & (values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
+            active = scalar.bit_and(active, values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
         cell = [] if self.pointer is None else [self._cell(counter)]
         for level in self.masks:
             bit = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
-            active = bit if active is True else active & bit
+            active = bit if active is True else scalar.bit_and(active, bit)
         return scalar.cast(active, u1)
 
     def _cell(self, counter: Value) -> Value:
@@ -101,4 +101,5 @@ class _Cells:
 
     def _home(self, counter: Value) -> Value:
         """Return 1 + the number of the cell among all cells of its node, 0 if it is not active."""
-        return scalar.as_value(hidden_element(self.t, self.region.home, [self._cell(counter)]).load())
+        assert self.region is not None
+        return hidden_value(self.t, self.region.home, [self._cell(counter)])

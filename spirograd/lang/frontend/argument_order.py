@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
 # Of the arguments of a call: all of them by position, if they fit the signature; otherwise as they are.
 Order = Callable[[Args, Kwargs], "tuple[Args, Kwargs]"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
@@ -27,10 +28,42 @@ class ElementShape(tuple[int, ...]):
         return list(self)
 
 
-class ArrayProxy:
-    """An array argument inside a kernel. ``shape`` gives the extents as run-time values (element shape excluded)."""
+P = TypeVar("P", bound="Proxy")
+SHADOWS = {"grad": "gradient", "dual": "dual"}  # Attributes of memory, and what messages call them.
+
+
+class Proxy:
+    """Memory inside a kernel: an array, or a view. ``shape`` gives the extents as run-time values (element shape excluded)."""
 
     __sg_traceable__ = True
+
+    @property
+    def shape(self) -> tuple[Value, ...]:
+        raise NotImplementedError
+
+    @property
+    def size(self) -> Value:
+        """Number of elements."""
+        return number_of(self.shape)
+
+    @property
+    def grad(self: P) -> P:
+        return self._shadow("grad")
+
+    @property
+    def dual(self: P) -> P:
+        return self._shadow("dual")
+
+    def _shadow(self: P, role: str) -> P:
+        raise NotImplementedError
+
+    def fill(self, value: object) -> None:
+        """Stand for the loop that a kernel runs; see `kernel_methods`."""
+        raise AssertionError("kernels inline this")
+
+
+class ArrayProxy(Proxy):
+    """An array argument inside a kernel."""
 
     def __init__(self, arg: int, decl: ArrayArg, role: str = "primal") -> None:
         self.arg = arg
@@ -43,11 +76,6 @@ class ArrayProxy:
     def shape(self) -> tuple[Value, ...]:
         b = scalar.builder()
         return tuple(Value(b.emit(ir.shape, attr=(self.arg, axis), type=i32)) for axis in range(self.decl.ndim))
-
-    @property
-    def size(self) -> Value:
-        """Number of elements."""
-        return number_of(self.shape)
 
     @property
     def offset(self) -> Value:
@@ -64,27 +92,15 @@ class ArrayProxy:
     def element_shape(self) -> ElementShape:
         return ElementShape(self.decl.element_shape)
 
-    @property
-    def grad(self) -> ArrayProxy:
-        return self._shadow("grad", "gradient", self.decl.needs_grad)
-
-    @property
-    def dual(self) -> ArrayProxy:
-        return self._shadow("dual", "dual", self.decl.needs_dual)
-
-    def fill(self, value: object) -> None:
-        """Stand for the loop that a kernel runs; see `kernel_methods`."""
-        raise AssertionError("kernels inline this")
-
     def subview(self, offset: object, size: object) -> object:
         """Return a view of some elements. Stands for what a kernel runs; see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
-    def _shadow(self, role: str, what: str, there: bool) -> ArrayProxy:
-        if not there:
+    def _shadow(self, role: str) -> ArrayProxy:
+        if not (self.decl.needs_grad if role == "grad" else self.decl.needs_dual):
             trace = current_trace()
             loc = trace.b.loc if trace else None
-            raise SpirogradTypeError(f"array `{self.decl.name}` has no {what}", loc, f"make it with `needs_{role}=True`")
+            raise SpirogradTypeError(f"array `{self.decl.name}` has no {SHADOWS[role]}", loc, f"make it with `needs_{role}=True`")
         return ArrayProxy(self.arg, self.decl, role)
 
     def __sg_describe__(self) -> str:

@@ -6,6 +6,7 @@ import ast
 
 from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.access import lvalue_of
+from spirograd.lang.frontend.array_proxy import TripletsProxy
 from spirograd.lang.frontend.formatted_text import FormattedText
 from spirograd.lang.frontend.func import is_scalar_type
 from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
@@ -128,7 +129,7 @@ def _augmented_object(t: Tracer, node: ast.AugAssign, target: ast.Name) -> None:
     """Trace an augmented assignment to a variable that holds an object known while compiling."""
     held = lookup(t, target)
     if target.id not in t.frame.variables:
-        if has_elements(held):
+        if has_elements(held) and not isinstance(held, TripletsProxy):
             element = f"{target.id}[{', '.join('ijkl'[: len(held.shape)]) or None}]"
             raise type_error(f"`{target.id}` is a field or an array, which a kernel changes element by element", f"write `{element}`")
         raise type_error(

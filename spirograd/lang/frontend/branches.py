@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, promote
 from spirograd.ir import ops as ir
@@ -21,7 +20,7 @@ DIFFERENT_KINDS = "the branches of an `if` assign different kinds of things to i
 # How many operations the sides of a conditional may have to be run both, without a branch.
 _MAX_SPECULATED = 16
 # A branch that was traced: its region, suspended, and the variables at its end.
-_Side = tuple[Any, dict[str, Any]]
+_Side = tuple[tuple[tuple[Op, ...], list[Op]], dict[str, object]]
 
 
 def branch(t: Tracer, condition: Value, then: Callable[[], None], orelse: Callable[[], None]) -> None:

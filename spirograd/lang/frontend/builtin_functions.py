@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sized
 
 import numpy as np
 
@@ -14,10 +13,10 @@ from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.loop_spaces import RunTimeRange
 from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 
 
-def _range(*args: Any) -> object:
+def _range(*args: Scalar) -> object:
     if not 1 <= len(args) <= 3:
         raise type_error(f"`range` takes 1 to 3 arguments, got {len(args)}")
     if len(args) == 3 and scalar.is_number(scalar.known(args[2])) and scalar.known(args[2]) == 0:
@@ -27,14 +26,16 @@ def _range(*args: Any) -> object:
             if scalar.dtype_of(a).is_float:
                 raise type_error(f"`range` needs integers, got {scalar.dtype_of(a)}", "cast the bound: `int(x)`")
         return RunTimeRange(0, *args) if len(args) == 1 else RunTimeRange(*args)
+    numbers: list[int] = []
     for a in args:
         if not isinstance(a, (int, np.integer)):
             raise type_error(f"`range` needs integers, got {describe(a)}", "`//` divides integers to an integer")
-    return range(*map(int, args))
+        numbers.append(int(a))
+    return range(*numbers)
 
 
-def _convert(t: Any) -> Callable[[object], object]:
-    def run(x: Any = 0) -> object:
+def _convert(t: type[int | float]) -> Callable[[object], object]:
+    def run(x: object = 0) -> object:
         return arithmetic.cast(x, t) if not scalar.is_number(x) else t(x)
 
     return run
@@ -63,14 +64,14 @@ def _extremum(function: Callable[..., object], name: str) -> Callable[..., objec
     return run
 
 
-def _length(x: Any) -> int:
+def _length(x: Sized) -> int:
     try:
         return len(x)
     except TypeError:
         raise type_error(f"{describe(x)} has no length", "the extents of a field or array are in `.shape`") from None
 
 
-BUILTINS: dict[Any, Callable[..., Any]] = {
+BUILTINS: dict[object, Callable[..., object]] = {
     builtins.range: _range,
     builtins.abs: arithmetic.abs,
     builtins.min: _extremum(arithmetic.min, "min"),

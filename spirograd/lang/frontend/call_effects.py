@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from spirograd.lang import forms
 from spirograd.lang.frontend.assumptions import Changes
-from spirograd.lang.frontend.call_targets import Callee, is_atomic, resolved, struct_method
+from spirograd.lang.frontend.call_targets import known_to_change
 from spirograd.lang.frontend.runtime_values import is_runtime
-from spirograd.lang.frontend.syntax_facts import assigned
+from spirograd.lang.frontend.syntax_facts import assigned, object_of
 from spirograd.lang.frontend.tracer import Tracer
-from spirograd.lang.struct import Struct
 
 
 def changed_names(t: Tracer, statements: Sequence[ast.stmt]) -> set[str]:
@@ -26,7 +25,7 @@ def changed_names(t: Tracer, statements: Sequence[ast.stmt]) -> set[str]:
 
 def changed_arguments(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
     """Return the arguments that a call may change: those for parameters taken by reference, and the object of a method."""
-    changed = [*_known_to_change(t, node)]
+    changed = [*(known_to_change(node, static_callee(t, node.func, variables=True)) or ())]
     held = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for argument in (*held, *node.args, *[k.value for k in node.keywords]):
         if argument not in changed:
@@ -43,29 +42,16 @@ def check_unchanged(t: Tracer, arguments: Sequence[ast.expr]) -> None:
     t.assumptions.learn(*t.frame.unchanged.intersection(map(Changes, arguments)))
 
 
-def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
-    callee = static_callee(t, node.func)
-    if is_atomic(callee):
-        return node.args[:1]
-    if callee is None and isinstance(node.func, ast.Attribute):
-        held = static_callee(t, node.func.value, variables=True)
-        method = held.methods.get(node.func.attr) if isinstance(held, Struct) else None
-        function = None if method is None else Callee(struct_method(method), (held,), has_object=True)
-    else:
-        function = resolved(callee)
-    return () if function is None else function.changed_by(node)
-
-
 def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
-    """Return what a name or dotted name stands for, if that is known without evaluating anything at run time."""
-    if isinstance(node, ast.Name):
-        held = t.frame.variables.get(node.id)
-        value = held if held is not None else t.frame.names.get(node.id)
+    """Return what a name or dotted name stands for, if that is known without evaluating anything at run time. ``variables``: even if it is
+    a value that the kernel computes, or a method of one."""
+
+    def of_name(name: str) -> object:
+        held = t.frame.variables.get(name)
+        value = held if held is not None else t.frame.names.get(name)
         return value if variables or not is_runtime(value) else None
-    if isinstance(node, ast.Attribute):
-        base = static_callee(t, node.value)
-        return getattr(base, node.attr, None) if base is not None else None
-    return None
+
+    return object_of(node, of_name)
 
 
 def is_static(t: Tracer, node: ast.expr) -> bool:

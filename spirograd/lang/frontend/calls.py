@@ -19,7 +19,6 @@ from spirograd.lang.frontend.inlining import call_function, call_with_values
 from spirograd.lang.frontend.lists import METHODS, DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.frontend.nondeterminism import check_callee, watched
-from spirograd.lang.frontend.plain_functions import plain_callee
 from spirograd.lang.frontend.runtime_values import contains_runtime
 from spirograd.lang.frontend.special_forms import FORMS
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -35,7 +34,7 @@ _CHANGES = {
 _OWN_NAME = re.compile(r"^[\w.]+(\(\))? (?=missing|takes|got)")  # of the function, as Python's messages about arguments begin
 
 
-def _call(t: Tracer, node: ast.Call) -> Any:
+def _call(t: Tracer, node: ast.Call) -> object:
     callee, lvalue = _callee(t, node.func)
     t.at(node)
     form = FORMS.get(callee) if is_hashable(callee) else None
@@ -83,7 +82,7 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
     if not _is_traceable(callee) and contains_runtime(values):
         if getattr(callee, "__name__", "") == "format" and isinstance(getattr(callee, "__self__", None), str):
             return formatted(callee.__self__, args, kwargs)
-        plain = plain_callee(callee)
+        plain = resolved(callee, plain=True)
         if plain is None:
             raise python_call(callee)
         return call_with_values(t, plain, args, kwargs)
@@ -103,7 +102,7 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
         raise SpirogradCompilationError(message, t.b.loc) from error
 
 
-def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object], kwargs: dict[str, object]) -> Any:
+def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object], kwargs: dict[str, object]) -> object:
     """Call a function of the language, whose arguments may not fit."""
     try:
         return callee(*args, **kwargs)
@@ -113,7 +112,7 @@ def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object]
         raise SpirogradTypeError(f"`{name}`: {re.sub(_OWN_NAME, '', str(error))}", t.b.loc) from error
 
 
-def _check_change(t: Tracer, callee: Any, values: Sequence[object]) -> None:
+def _check_change(t: Tracer, callee: Callable[..., object], values: Sequence[object]) -> None:
     """Refuse a change of a Python list or dict inside of a loop or branch in which it was not made: it happens once, while compiling."""
     owner = getattr(callee, "__self__", None)
     if not isinstance(owner, (list, dict, set)) or callee.__name__ not in _CHANGES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,22 +14,23 @@ from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.nodes import Dynamic, SNode
-from spirograd.lang.data.regions import NULL, Group, Level, Path, Region, path_to
+from spirograd.lang.data.regions import NULL, CellRegion, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
-from spirograd.lang.data.tree_layout import decode_of
+from spirograd.lang.data.tree_layout import Extended, decode_of
 from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element
+from spirograd.lang.frontend.runtime_values import where
 from spirograd.lang.frontend.sparse_elements import (
     cell_of,
     hidden_element,
+    hidden_value,
     in_cell,
     is_set,
     length_of,
     list_element,
     local,
-    where,
     word_and_bit,
 )  # fmt: skip
 from spirograd.lang.frontend.tracer import Tracer
@@ -40,17 +40,17 @@ from spirograd.lang.scalar import Value, describe, type_error
 def is_active(t: Tracer, node: ast.Call) -> Value:
     """Return whether a cell, and what is around it, is active."""
     path, index, _ = _cell(t, node, "is_active")
-    active: Any = True
+    active: scalar.Scalar = True
     for k, level in enumerate(path.levels):
         if level.table is not None:
             cell = cell_of(t, path.levels[: k + 1], index, False)
             assert cell is not None and level.region is not None
             # `home` tells the same. That it is read tells that activity matters here, see `stored_results`.
-            active = active & (cell > NULL) & (hidden_element(t, level.region.home, [cell]).load() > 0)
+            active = scalar.bit_and(scalar.bit_and(active, cell > NULL), hidden_value(t, level.region.home, [cell]) > 0)
             if level.list is not None:
-                active = active & (index[level.list.axis] < length_of(t, path.levels[:k], level.list, index))
+                active = scalar.bit_and(active, index[level.list.axis] < length_of(t, path.levels[:k], level.list, index))
         else:
-            active = active & is_set(t, level, _entry(t, path.levels[:k], level, index), index)
+            active = scalar.bit_and(active, is_set(t, level, _entry(t, path.levels[:k], level, index), index))
     return scalar.cast(active, u1)
 
 
@@ -86,7 +86,7 @@ def deactivate(t: Tracer, node: ast.Call) -> None:
         empty(t, path, index)
         return
     at = _entry(t, path.levels[:-1], level, index)
-    if level.table is not None:
+    if level.table is not None and level.region is not None:
         _free(t, hidden_element(t, level.table, at), level.region)
         return
     word, bit = word_and_bit(t, level, at, index)
@@ -114,7 +114,8 @@ def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
     t.assumptions.learn(Deactivates())
     level, b = path.levels[-1], scalar.builder()
     entries = level.list
-    assert entries is not None
+    table, region = level.table, level.region
+    assert entries is not None and table is not None and region is not None
     cell = cell_of(t, path.levels[:-1], index, False)
     length = list_element(t, entries, cell, index)
 
@@ -124,27 +125,26 @@ def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
         first = b.const(0)
         (k,) = b.begin(i32)
         at = [Value(k) * entries.chunk if axis == entries.axis else v for axis, v in enumerate(index)]
-        _free(t, hidden_element(t, level.table, in_cell(cell, level.digits, at)), level.region)
+        _free(t, hidden_element(t, table, in_cell(cell, level.digits, at)), region)
         b.for_(first, chunks.op, [], b.end(), LoopAttr(deactivates=True))
 
-    where(length.load() > 0, free)
+    where(scalar.as_value(length.load()) > 0, free)
 
 
-def _free(t: Tracer, entry: Element, region: Region | None) -> None:
+def _free(t: Tracer, entry: Element, region: CellRegion) -> None:
     """Deactivate the cell at an entry of the table of ``region``."""
-    assert region is not None
 
     def free() -> None:
-        number = entry.atomic("exchange", NULL)
+        number = scalar.as_value(entry.atomic("exchange", NULL))
         where(number > NULL, lambda: _free_cell(t, region, number))
 
-    where(entry.load() > NULL, free)
+    where(scalar.as_value(entry.load()) > NULL, free)
 
 
-def _free_cell(t: Tracer, region: Region, number: Value) -> None:
+def _free_cell(t: Tracer, region: CellRegion, number: Value) -> None:
     hidden_element(t, region.home, [number]).store(0)
     _clear(t, region, region.cells, number, {})
-    place = hidden_element(t, region.freed_count, []).atomic("add", 1)
+    place = scalar.as_value(hidden_element(t, region.freed_count, []).atomic("add", 1))
     hidden_element(t, region.freed, [place]).store(number)
     if region not in t.freed_regions:
         t.freed_regions.append(region)
@@ -158,7 +158,7 @@ def _clear(t: Tracer, region: Region, node: object, cell: Value | None, begin: d
             _clear_group(t, group, path[path.index(node) + 1 :], cell, begin)
 
 
-def _clear_group(t: Tracer, group: Group, inside: Sequence[Any], cell: Value | None, begin: dict[int, Value]) -> None:
+def _clear_group(t: Tracer, group: Group, inside: Sequence[Extended], cell: Value | None, begin: dict[int, Value]) -> None:
     b = scalar.builder()
     axes = group.node.axis_numbers[0 if cell is None else 1 :]
     first, last = b.const(0), b.const(math.prod(n for node in inside for n in node.extents))
@@ -174,6 +174,7 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Any], cell: Value | N
         component = np.unravel_index(place.component, place.field.element_shape) if place.field.element_shape else ()
         Element(element.ref, element.indices, tuple([b.const(int(k)) for k in component])).store(0)
     for node in group.tables:
+        assert node.table is not None and node.cells_in is not None
         _free(t, hidden_element(t, node.table, at), node.cells_in)
     b.for_(first, last, [], b.end(), LoopAttr(deactivates=True))
 

@@ -35,11 +35,12 @@ class Staged:
 
     def spirv(self) -> dict[str, bytes]:
         """Return the SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
-        return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
+        modules = self._some(".spv", "SPIR-V")
+        return {name[: -len(".spv")]: data for name, data in modules.items() if isinstance(data, bytes)}
 
     def spirv_asm(self) -> dict[str, str]:
         """Return the SPIR-V modules as text, by name of the task, with the source line of each group of instructions."""
-        return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
+        return {name[: -len(".spvasm")]: str(text) for name, text in self._some(".spvasm", "SPIR-V").items()}
 
     def llvm(self, optimized: bool = False) -> str:
         """Return the LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
@@ -48,20 +49,19 @@ class Staged:
     def asm(self) -> str:
         """Return the machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what
         each task takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
-        stages = self.stages()
+        stages = self._stages()
         text = stages["kernel.ptx"] if "kernel.ptx" in stages else self._some(".s", "assembly").popitem()[1]
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + str(text)
 
-    def _stages(self, generate: bool = True) -> dict[str, object]:
+    def _stages(self, generate: bool = True) -> dict[str, str | bytes]:
         kernel = self._compiled_last()
         if kernel is None:
             raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
-        stages: dict[str, Any] = context.session().stages(kernel, generate)
-        return stages
+        return context.session().stages(kernel, generate)
 
-    def _some(self, suffix: str, what: str) -> dict[str, Any]:
-        stages = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
+    def _some(self, suffix: str, what: str) -> dict[str, str | bytes]:
+        stages = {name: data for name, data in self._stages().items() if name.endswith(suffix)}
         if not stages:
             raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
         return stages

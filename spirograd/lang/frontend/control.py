@@ -102,5 +102,5 @@ def _unless(t: Tracer, flags: Sequence[str], rest: Sequence[ast.stmt]) -> None:
     go = scalar.known(scalar.logical_not(stopped))
     if go is True:
         block(t, rest)
-    elif go is not False:
+    elif isinstance(go, scalar.Value):
         branch(t, go, lambda: block(t, rest), lambda: None)

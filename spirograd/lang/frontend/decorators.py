@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, overload
 
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.wording import did_you_mean
@@ -12,6 +14,7 @@ from spirograd.lang.frontend.func import plain_function, remember_outer_names
 from spirograd.lang.frontend.graph_kernel import GraphKernel
 from spirograd.lang.frontend.kernel import Kernel
 
+C = TypeVar("C", bound=type)
 # What the family's decorators take.
 _KERNEL_OPTIONS = ("checkpoints", "fastcache", "fuse", "graph", "pure")
 _CLASS_OPTIONS = ("stable_members", "template_primitives")
@@ -25,7 +28,15 @@ def check_options(what: str, given: Iterable[str], known: Sequence[str]) -> None
             raise SpirogradRuntimeTypeError(render(f"`{what}` has no option `{name}`", None, hint))
 
 
-def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+@overload
+def kernel(function: Callable[..., object], **options: object) -> Kernel: ...
+
+
+@overload
+def kernel(function: None = None, **options: object) -> Callable[[Callable[..., object]], Kernel]: ...
+
+
+def kernel(function: Callable[..., object] | None = None, **options: object) -> object:
     """Decorator: make a `Kernel` of a function.
 
     ``fuse=False``: each of its outermost parallel loops stays a dispatch of its own. ``graph=True``: so it does, and the kernel may have
@@ -35,36 +46,39 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Raises SpirogradRuntimeTypeError for other options, and for ``checkpoints`` without ``graph``.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
+    if "pure" in options:
+        problem = "the kernel's parameter `pure` is deprecated. Please use parameter `fastcache`: both are accepted, without effect"
+        warnings.warn(problem, UserWarning, stacklevel=2)
     if options.get("checkpoints") and not options.get("graph"):
         problem = "the option `checkpoints` of `kernel` is for kernels that are graphs"
         raise SpirogradRuntimeTypeError(render(problem, None, "add `graph=True`"))
     unfused_by = "`kernel(graph=True)`" if options.get("graph") else "" if options.get("fuse", True) else "`kernel(fuse=False)`"
-    frame = sys._getframe(1)
-    if function is None:
+    frame, is_graph, checkpoints = sys._getframe(1), bool(options.get("graph")), bool(options.get("checkpoints"))
 
-        def decorate(f: Callable[..., object]) -> Kernel:
-            remember_outer_names(plain_function(f, "kernel"), frame)
-            return _made(f, unfused_by, options)
+    def decorate(f: Callable[..., object]) -> Kernel:
+        remember_outer_names(plain_function(f, "kernel"), frame)
+        if is_graph or "stream_parallel" in f.__code__.co_names:
+            return GraphKernel(f, unfused_by, is_graph, checkpoints)
+        return Kernel(f, unfused_by)
 
-        return decorate
-    remember_outer_names(plain_function(function, "kernel"), frame)
-    return _made(function, unfused_by, options)
-
-
-def _made(function: Callable[..., object], unfused_by: str, options: Mapping[str, object]) -> Kernel:
-    is_graph, checkpoints = bool(options.get("graph")), bool(options.get("checkpoints"))
-    if is_graph or "stream_parallel" in function.__code__.co_names:
-        return GraphKernel(function, unfused_by, is_graph, checkpoints)
-    return Kernel(function, unfused_by)
+    return decorate if function is None else decorate(function)
 
 
-def data_oriented(cls: Any = None, **options: object) -> Any:
+@overload
+def data_oriented(cls: C, **options: object) -> C: ...
+
+
+@overload
+def data_oriented(cls: None = None, **options: object) -> Callable[[C], C]: ...
+
+
+def data_oriented(cls: type | None = None, **options: object) -> object:
     """Decorator of a class whose methods are kernels and functions. Options of the Taichi family are accepted, without effect.
 
     Raises SpirogradRuntimeTypeError for other options.
     """
     check_options("data_oriented", options, _CLASS_OPTIONS)
     if cls is None:
-        return lambda c: data_oriented(c, **options)
-    cls.__sg_data_oriented__ = True
+        return functools.partial(data_oriented, **options)
+    cls.__sg_data_oriented__ = True  # type: ignore[attr-defined]
     return cls

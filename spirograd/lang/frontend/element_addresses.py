@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
-from typing import Any
 
 from spirograd.base.dtypes import i32, i64, storage, u64
 from spirograd.ir import ops as ir
 from spirograd.ir.addresses import AddressArithmetic, cell_offset
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op
+from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
 from spirograd.lang.data.nodes import Place
 from spirograd.lang.frontend.expressions import arguments
@@ -68,6 +68,6 @@ def _array_place(element: Element) -> tuple[object, Op]:
     return (ref.arg, ref.role), _binary(ir.mul, total, math.prod(ref.element_shape) * storage(ref.dtype).size)
 
 
-def _binary(code: Any, a: Op, b: Op | int) -> Op:
+def _binary(code: OpCode, a: Op, b: Op | int) -> Op:
     builder = scalar.builder()
     return builder.emit(code, a, builder.const(b, i64) if isinstance(b, int) else b, attr=None if code in (ir.idiv, ir.irem) else "nsw")

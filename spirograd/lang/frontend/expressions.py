@@ -27,7 +27,7 @@ def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
 def arguments(t: Tracer, node: ast.Call) -> tuple[list[object], dict[str, object]]:
     """Return the values of the arguments of a call, by position and by name."""
     args = values_of(t, node.args)
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, object] = {}
     for keyword in node.keywords:
         value = t.expression(keyword.value)
         if keyword.arg is None:
@@ -37,7 +37,7 @@ def arguments(t: Tracer, node: ast.Call) -> tuple[list[object], dict[str, object
     return args, kwargs
 
 
-def display(t: Tracer, x: object) -> Any:
+def display(t: Tracer, x: object) -> object:
     """Return ``x``, and record the block in which a list, dict or set is made: it can be changed only there."""
     if isinstance(x, (list, dict, set)):
         t.displays[id(x)] = (x, t.b.depth)
@@ -60,11 +60,11 @@ def _dictionary(t: Tracer, node: ast.Dict) -> dict[object, object]:
     return out
 
 
-def _comprehension(t: Tracer, node: Any, *elements: ast.expr) -> list[Any]:
+def _comprehension(t: Tracer, generators: list[ast.comprehension], *elements: ast.expr) -> list[Any]:
     """Return the items of a comprehension. Its targets are variables of its own; what it does to others stays."""
-    targets = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+    targets = {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
     hidden = {name: t.frame.variables[name] for name in targets if name in t.frame.variables}
-    out = _items(t, node.generators, elements)
+    out = _items(t, generators, elements)
     for name in targets:
         t.frame.variables.pop(name, None)
     t.frame.variables.update(hidden)
@@ -97,9 +97,9 @@ HANDLERS: dict[type[ast.AST], Handler] = {
     ast.Tuple: lambda t, node: tuple(values_of(t, node.elts)),
     ast.List: lambda t, node: display(t, values_of(t, node.elts)),
     ast.Dict: lambda t, node: display(t, _dictionary(t, node)),
-    ast.ListComp: lambda t, node: display(t, _comprehension(t, node, node.elt)),
-    ast.GeneratorExp: lambda t, node: _comprehension(t, node, node.elt),
-    ast.SetComp: lambda t, node: set(_comprehension(t, node, node.elt)),
-    ast.DictComp: lambda t, node: dict(_comprehension(t, node, node.key, node.value)),
+    ast.ListComp: lambda t, node: display(t, _comprehension(t, node.generators, node.elt)),
+    ast.GeneratorExp: lambda t, node: _comprehension(t, node.generators, node.elt),
+    ast.SetComp: lambda t, node: set(_comprehension(t, node.generators, node.elt)),
+    ast.DictComp: lambda t, node: dict(_comprehension(t, node.generators, node.key, node.value)),
     ast.NamedExpr: _walrus,
 }

@@ -11,7 +11,6 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ class Identity:
 
     def __init__(self, value: object) -> None:
         self.number = id(value)
-        kind: object = type(value)
+        kind: type = type(value)
         self.ref: Callable[[], object] = weakref.ref(value) if _can_be_weak(kind) else lambda: value
 
     def __eq__(self, other: object) -> bool:
@@ -47,12 +46,12 @@ class Identity:
 
 
 @functools.cache
-def _can_be_weak(t: Any) -> bool:
+def _can_be_weak(t: type) -> bool:
     return bool(t.__weakrefoffset__)
 
 
 @functools.cache
-def compared_by_identity(t: object) -> bool:
+def compared_by_identity(t: type) -> bool:
     """Return whether instances of ``t`` are told apart by identity, and weak references to them stand for them."""
     return _can_be_weak(t) and all(getattr(t, name) is getattr(object, name) for name in ("__eq__", "__hash__"))
 
@@ -60,7 +59,7 @@ def compared_by_identity(t: object) -> bool:
 def fingerprint(value: object) -> Hashable:
     """Return what is equal for two values that mean the same to a kernel: value and type of numbers, contents of containers, else
     identity."""
-    kind: object = type(value)
+    kind: type = type(value)
     if compared_by_identity(kind):
         return weakref.ref(value)
     if isinstance(value, BY_VALUE):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import field
-from typing import Any
 
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
@@ -14,10 +13,12 @@ from spirograd.lang.frontend.source import Source
 
 @dataclass(slots=True)
 class LoopScope:
-    """A loop around the statement being traced. ``kind``: "parallel", "serial" or "static"; ``depth``: of the builder inside."""
+    """A loop around the statement being traced. ``kind``: "parallel", "serial" or "static"; ``depth``: of the builder inside; ``copies``:
+    how often a static loop traces its body."""
 
     kind: str
     depth: int
+    copies: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -25,14 +26,15 @@ class Frame:
     """A function being traced. ``returns``: the annotation of its result; ``caller``: where it is called, if it is inlined."""
 
     source: Source
-    names: dict[str, Any]  # what the function sees from outside
+    names: dict[str, object]  # what the function sees from outside
     is_kernel: bool
-    returns: Any = None
+    returns: object = None
     caller: Loc | None = None
     variables: dict[str, object] = field(default_factory=dict)
     out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()
+    may_lack_a_value: bool = False  # whether 0 is the result where no `return` is reached
     returns_nothing: bool = False  # whether a `return` without a value was traced
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,9 +38,14 @@ def is_scalar_type(annotation: object) -> bool:
 
 
 class Func(NearNames):
-    """A function of the kernel language. It has no meaning outside of kernels."""
+    """A function of the kernel language. It has no meaning outside of kernels.
 
-    def __init__(self, function: Callable[..., Any], by_reference: tuple[str, ...] = ()) -> None:
+    ``may_lack_a_value``: whether the function may end without the value that its annotation names.
+    """
+
+    may_lack_a_value = False
+
+    def __init__(self, function: Callable[..., object], by_reference: tuple[str, ...] = ()) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self._text = text_of(function)
@@ -62,7 +68,7 @@ class Func(NearNames):
         return self._signature
 
     @property
-    def returns(self) -> Any:
+    def returns(self) -> object:
         """What the annotation of the result says."""
         return result_type(self.signature.return_annotation)
 
@@ -76,7 +82,7 @@ class Func(NearNames):
         named = {p.name for p in self.signature.parameters.values() if is_template(p.annotation) or isinstance(p.annotation, Reference)}
         return named | set(self._by_reference)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if plain_python.state.running:
             return plain_python.state.call(self, args, kwargs)
         raise SpirogradRuntimeError(
@@ -84,19 +90,21 @@ class Func(NearNames):
             "`@sg.pyfunc` makes one that Python can call, too"
         )
 
-    def __get__(self, instance: object, owner: object = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> object:
         return self if instance is None else BoundFunc(self, instance)
 
 
 class PythonFunc(Func):
     """A function of the kernel language that Python may call too: then it is the Python function that it was made of."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.function(*args, **kwargs)
 
 
 class RealFunc(Func):
     """A function of the kernel language that kernels call where they can, see `real_functions`."""
+
+    may_lack_a_value = True
 
 
 class BoundFunc(NearNames):
@@ -106,7 +114,7 @@ class BoundFunc(NearNames):
         self.func = func
         self.instance = instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.func(self.instance, *args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
@@ -161,7 +169,7 @@ def _evaluate(text: str, names: dict[str, object], function: Callable[..., objec
         raise SpirogradTypeError(f"annotation `{text}` of `{function.__qualname__}`: {error}") from None
 
 
-def plain_function(function: object, decorator: str) -> Any:
+def plain_function(function: object, decorator: str) -> types.FunctionType:
     """Return ``function``. Raises SpirogradTypeError unless it is a Python function as it was written."""
     below = f"put `@{decorator}` below the other decorator"
     if inspect.isfunction(function):
@@ -175,7 +183,7 @@ def plain_function(function: object, decorator: str) -> Any:
     raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {describe(function)}", None, hint)
 
 
-def remember_outer_names(function: Callable[..., object], frame: Any) -> None:
+def remember_outer_names(function: Callable[..., object], frame: types.FrameType | None) -> None:
     """Keep what annotations that are strings name in ``frame``, where ``function`` is decorated: Python makes no closure of these names."""
     texts = [a for a in getattr(function, "__annotations__", {}).values() if isinstance(a, str)]
     if not texts or frame is None or frame.f_locals is frame.f_globals:
@@ -187,7 +195,7 @@ def remember_outer_names(function: Callable[..., object], frame: Any) -> None:
     function.__sg_outer__ = {name: scope[name] for scope in _scopes(frame) for name in names if name in scope}  # type: ignore[attr-defined]
 
 
-def _scopes(frame: Any) -> list[dict[str, object]]:
+def _scopes(frame: types.FrameType | None) -> list[dict[str, object]]:
     """Return the local names around a decorated function, innermost last: those of a class body, of the function around it."""
     out = []
     while frame is not None and frame.f_locals is not frame.f_globals:

@@ -8,7 +8,7 @@ from spirograd.lang import graph_statements
 from spirograd.lang.frontend.call_effects import static_callee
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.tracer import Handler, Tracer
-from spirograd.lang.frontend.unsupported import unsupported_statement
+from spirograd.lang.frontend.unsupported import unsupported
 
 _BLOCKS = {
     graph_statements.parallel_context: "graph.parallel_context",
@@ -26,7 +26,7 @@ def _with(t: Tracer, node: ast.With) -> None:
     for callee, name in _BLOCKS.items():
         if any(each is callee for each in callees):
             raise t.syntax_error(f"`{name}` cannot stand here", node, _TOP)
-    what, hint = unsupported_statement(node)
+    what, hint = unsupported(node)
     raise t.syntax_error(f"{what} is not supported in kernels", node, hint)
 
 

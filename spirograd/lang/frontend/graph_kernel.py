@@ -10,26 +10,31 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once
 from spirograd.base.records import dataclass
+from spirograd.ir import nodes
 from spirograd.lang import context, streams
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend import graph_structure, source
 from spirograd.lang.frontend.graph_structure import Checkpoint, Loop, Node, Part, Sections, Structure
 from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.syntax_facts import object_of
 from spirograd.lang.graph_statements import GraphStatus
 from spirograd.lang.scalar import describe
+
+if TYPE_CHECKING:
+    from spirograd.lang.session_protocol import OnOp, PlannedLoop, Session
 
 
 class PartKernel(Kernel):
     """One part of a kernel, with the parameters of the whole."""
 
-    def __init__(self, function: Callable[..., Any], unfused_by: str, part: Part) -> None:
+    def __init__(self, function: Callable[..., object], unfused_by: str, part: Part) -> None:
         super().__init__(function, unfused_by)
         self._statements = part.statements
 
@@ -43,7 +48,7 @@ class PartKernel(Kernel):
 class _Yielded(Exception):
     """The kernel ends at a checkpoint."""
 
-    def __init__(self, label: Any) -> None:
+    def __init__(self, label: int) -> None:
         super().__init__()
         self.label = label
 
@@ -53,18 +58,18 @@ class _Run:
     """One call: its session, its arguments by name, how a part is launched, the checkpoint up to which nothing is done, and the plan of a
     loop that the device is to repeat, while that is made."""
 
-    session: Any
-    named: dict[str, Any]
+    session: Session
+    named: dict[str, object]
     launch: Callable[[Part], None]
-    skipped_to: Any = None
-    plan: Any = None
+    skipped_to: object = None
+    plan: PlannedLoop | None = None
 
 
 class GraphKernel(Kernel):
     """A kernel of ``@sg.kernel(graph=True)``, or with `stream_parallel` blocks. ``parts``: the kernels that it is made of, if it has the
     structure of a graph; otherwise it is a kernel like others."""
 
-    def __init__(self, function: Callable[..., Any], unfused_by: str, is_graph: bool, checkpoints: bool) -> None:
+    def __init__(self, function: Callable[..., object], unfused_by: str, is_graph: bool, checkpoints: bool) -> None:
         super().__init__(function, unfused_by)
         self._is_graph, self._checkpoints = is_graph, checkpoints
 
@@ -78,18 +83,18 @@ class GraphKernel(Kernel):
         return tuple([PartKernel(self.function, self._unfused_by, part) for part in parts])
 
     @once
-    def grad(self) -> Any:
+    def grad(self) -> object:
         if not self._structure.plain:
             problem = f"kernel `{self.function.__name__}` is a graph of several launches, and has no gradient as a whole"
             raise SpirogradUnsupportedError(problem, None, "call it in `with sg.ad.Tape(loss):`, which records each of its launches")
         return context.services().gradient_of(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if self._structure.plain:
             return super().__call__(*args, **kwargs)
         return self._start_run(args, kwargs, None)
 
-    def resume(self, *args: Any, from_checkpoint: object, **kwargs: Any) -> GraphStatus:
+    def resume(self, *args: object, from_checkpoint: object, **kwargs: object) -> GraphStatus:
         """Go on at a checkpoint: run its block again, and what comes after. The arguments are those of the call.
 
         Raises SpirogradRuntimeError if the kernel has no such checkpoint."""
@@ -97,10 +102,11 @@ class GraphKernel(Kernel):
         if from_checkpoint not in labels:
             there = f"its checkpoints are {', '.join(map(repr, labels))}" if labels else "it has none"
             raise SpirogradRuntimeError(f"kernel `{self.function.__name__}` has no checkpoint {from_checkpoint!r}; {there}")
-        status: GraphStatus = self._start_run(args, kwargs, from_checkpoint)
+        status = self._start_run(args, kwargs, from_checkpoint)
+        assert status is not None
         return status
 
-    def _compiled_last(self) -> Any:
+    def _compiled_last(self) -> nodes.Kernel | None:
         launched = [part._last for part in self.parts if part._last is not None]
         return launched[-1].kernel if launched else super()._compiled_last()
 
@@ -108,7 +114,7 @@ class GraphKernel(Kernel):
         """See `Kernel.explain`: of all parts."""
         return super().explain(*args, **kwargs) if not self.parts else "".join(part.explain(*args, **kwargs) for part in self.parts)
 
-    def step(self, on_op: Callable[[object, Any], None], *args: Any, **kwargs: Any) -> Any:
+    def step(self, on_op: OnOp, *args: object, **kwargs: object) -> object:
         """See `Kernel.step`."""
         if self.parts:
             hint = "step through one of its `parts`, which are kernels with the same arguments"
@@ -119,7 +125,7 @@ class GraphKernel(Kernel):
 
     # --- running ---------------------------------------------------------------------------------------------------------
 
-    def _start_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], skipped_to: Any) -> Any:
+    def _start_run(self, args: tuple[object, ...], kwargs: dict[str, object], skipped_to: object) -> GraphStatus | None:
         if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
             with stream:
                 return self._start_run(args, kwargs, skipped_to)
@@ -189,14 +195,14 @@ class GraphKernel(Kernel):
         if loops is None or loop.labels or context.recorder() is not None:
             return False
 
-        def plan(value: object) -> None:
+        def plan(value: PlannedLoop) -> None:
             run.plan = value
             try:
                 self._loop(loop, run)
             finally:
                 run.plan = None
 
-        return bool(loops.run(plan))
+        return loops.run(plan)
 
     def _checkpoint(self, checkpoint: Checkpoint, run: _Run) -> None:
         if run.skipped_to is not None:
@@ -208,29 +214,19 @@ class GraphKernel(Kernel):
         if flag[None]:
             raise _Yielded(checkpoint.label)
 
-    def _flag_memory(self, path: ast.expr, run: _Run) -> Any:
+    def _flag_memory(self, path: ast.expr, run: _Run) -> ScalarField | Ndarray:
         """Return the field or ndarray that decides."""
-        memory = self._found(path, run)
-        if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
+        memory = object_of(path, lambda name: run.named[name] if name in run.named else self.source().names().get(name))
+        if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or memory.element_shape:
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
             problem = f"{label} decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got {describe(memory)}"
             raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
         return memory
 
-    def _found(self, path: ast.expr, run: _Run) -> object:
-        if isinstance(path, ast.Attribute):
-            return getattr(self._found(path.value, run), path.attr, None)
-        assert isinstance(path, ast.Name)
-        return run.named[path.id] if path.id in run.named else self.source().names().get(path.id)
 
-
-def _address(memory: Any) -> int:
+def _address(memory: ScalarField | Ndarray) -> int:
     """Return where the only element of a field or ndarray lies."""
     if isinstance(memory, ScalarField):
         return int(memory.tree.allocation.address + memory._addresses(None)[0])
     array, index = (memory.arr, memory._index(None)) if isinstance(memory, BufferView) else (memory, None)
     return int(array.allocation.address + array._address(index))
-
-
-def _has_components(memory: object) -> bool:
-    return bool(getattr(memory, "element_shape", ()))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, Union
+from typing import Union
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.records import dataclass
 from spirograd.lang import forms, graph_statements
 from spirograd.lang.frontend.source import Source
+from spirograd.lang.frontend.syntax_facts import object_of
 
 _BLOCKS = (graph_statements.parallel_context, graph_statements.parallel, graph_statements.stream_parallel, graph_statements.checkpoint)
 _PURE_BUILTINS = tuple(getattr(builtins, name) for name in ("abs", "bool", "float", "int", "len", "max", "min", "round"))
@@ -41,7 +43,7 @@ class Loop:
 
     flag: ast.expr
     body: list[Node]
-    labels: tuple[Any, ...] = ()
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +58,7 @@ class Sections:
 class Checkpoint:
     """``body``, after which the kernel ends if what ``flag`` names is not 0."""
 
-    label: Any
+    label: int
     flag: ast.expr
     body: list[Node]
 
@@ -70,7 +72,7 @@ class Structure:
 
     nodes: list[Node]
     parts: list[Part] = field(default_factory=list)
-    labels: tuple[object, ...] = ()
+    labels: tuple[int, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -90,7 +92,7 @@ class _Splitter:
         self.names = source.names()
         self.is_graph, self.checkpoints = is_graph, checkpoints
         self.parts: list[Part] = []
-        self.labels: list[object] = []
+        self.labels: list[int] = []
 
     def run(self) -> Structure:
         tree = self.source.tree
@@ -153,8 +155,18 @@ class _Splitter:
                     return self._block(block, statement, item.context_expr, around)
         return None
 
+    def _warn_of_old_name(self, call: ast.Call) -> None:
+        """Warn of a name from before the namespace `graph`, in the words of Quadrants."""
+        old = ast.unparse(call.func)
+        before, flat, name = old.rpartition("graph_")
+        if flat:
+            problem = f"{old}() is deprecated and will be removed in a future release; use {before}graph.{name}() instead."
+            at = self.source.loc(call, None)
+            warnings.warn_explicit(problem, DeprecationWarning, at.file, at.line)
+
     def _loop(self, node: ast.While, call: ast.Call, around: tuple[str, ...]) -> Loop:
         what = "`graph.do_while`"
+        self._warn_of_old_name(call)
         if not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
         if "parallel" in around:
@@ -174,9 +186,10 @@ class _Splitter:
         inside = (inner for inner in ast.walk(loop) if inner is not loop and isinstance(inner, (ast.For, ast.While)))
         return not any(jump is below for inner in inside for below in ast.walk(inner))
 
-    def _block(self, block: object, node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
+    def _block(self, block: Callable[..., object], node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
         assert isinstance(call, ast.Call)
         what = _written(block)
+        self._warn_of_old_name(call)
         if block is not graph_statements.stream_parallel and not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
         if block is graph_statements.checkpoint:
@@ -228,10 +241,7 @@ class _Splitter:
 
     def _value(self, node: ast.expr) -> object:
         """Return what a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
-        if isinstance(node, ast.Attribute):
-            owner = self._value(node.value)
-            return None if owner is None else getattr(owner, node.attr, None)
-        return self.names.get(node.id) if isinstance(node, ast.Name) else None
+        return object_of(node, self.names.get)
 
     def _flag(self, what: str, call: ast.Call) -> ast.expr:
         if len(call.args) + len(call.keywords) != 1:
@@ -264,7 +274,7 @@ class _Splitter:
         return getattr(function, "__module__", None) in _PURE_MODULES
 
 
-def _written(block: Any) -> str:
+def _written(block: Callable[..., object]) -> str:
     """Return how programs write a block."""
     return f"`{'graph.' if block in _BLOCKS[:2] else ''}{block.__name__}`"
 

@@ -15,7 +15,7 @@ from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, Identity, fing
 from spirograd.lang.matrix import Matrix
 
 # The number of the argument, a getter of its guarded attributes, and for each attribute a predicate: whether it is unchanged.
-Guard = tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Callable[[Any], bool], ...]]
+Guard = tuple[int, Callable[[object], tuple[object, ...]], tuple[Callable[[object], bool], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,13 @@ class Path:
         if all(isinstance(name, str) for name in self.names):
             follow = operator.attrgetter(".".join(map(str, self.names)))
             return lambda args: follow(args[argument])
-        looks: list[Callable[[Any], object]] = []
-        for name in self.names:
-            looks.append(operator.attrgetter(name) if isinstance(name, str) else operator.itemgetter(name))
+        looks = [_look(name) for name in self.names]
         return lambda args: functools.reduce(lambda value, look: look(value), looks, args[argument])
+
+
+def _look(name: str | int) -> Callable[[Any], object]:
+    """Return a function that gives an attribute of an object, or an item."""
+    return operator.attrgetter(name) if isinstance(name, str) else operator.itemgetter(name)
 
 
 def is_stored(owner: object, name: str) -> bool:
@@ -54,10 +57,10 @@ def is_guardable(owner: object, name: str, value: object) -> bool:
 
 def guards(watched: Mapping[Path, object]) -> list[Guard]:
     """Return what finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
-    out = []
+    out: list[Guard] = []
     for argument in sorted({path.argument for path in watched}):
         names = {".".join(map(str, path.names)): value for path, value in watched.items() if path.argument == argument}
-        follow: Callable[[Any], Any] = operator.attrgetter(*names)
+        follow = operator.attrgetter(*names)
         out.append((argument, follow if len(names) > 1 else _as_tuple(follow), tuple(map(unchanged, names.values()))))
     return out
 
@@ -66,7 +69,7 @@ def _as_tuple(follow: Callable[[object], object]) -> Callable[[object], tuple[ob
     return lambda obj: (follow(obj),)
 
 
-def unchanged(value: Any) -> Callable[[object], bool]:
+def unchanged(value: object) -> Callable[[object], bool]:
     """Return a function that tells whether something still is what ``value`` is now."""
     print_, kind = fingerprint(value), type(value)
     if isinstance(print_, (weakref.ref, Identity)):
@@ -77,8 +80,8 @@ def unchanged(value: Any) -> Callable[[object], bool]:
     if isinstance(value, Matrix):
         shape, entries = value.shape, value.entries
 
-        def same_entries(now: Any) -> bool:
-            if type(now) is kind and now.shape == shape and all(map(operator.is_, now.entries, entries)):
+        def same_entries(now: object) -> bool:
+            if type(now) is kind and isinstance(now, Matrix) and now.shape == shape and all(map(operator.is_, now.entries, entries)):
                 return True  # the very numbers: the usual case, and a quick one
             return fingerprint(now) == print_
 

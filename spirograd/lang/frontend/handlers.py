@@ -1,6 +1,8 @@
-"""The functions that trace syntax nodes, joined in one table for expressions and one for statements."""
+"""The functions that trace syntax nodes, joined in one table."""
 
 from __future__ import annotations
+
+import ast
 
 from spirograd.lang.frontend import (
     access,
@@ -15,22 +17,9 @@ from spirograd.lang.frontend import (
     serial_loops,
     statements,
 )
-from spirograd.lang.frontend.tracer import Handlers
+from spirograd.lang.frontend.tracer import Handler
 
-HANDLERS = Handlers(
-    expressions={
-        **expressions.HANDLERS,
-        **access.HANDLERS,
-        **operators.HANDLERS,
-        **calls.HANDLERS,
-        **formatted_text.HANDLERS,
-    },
-    statements={
-        **statements.HANDLERS,
-        **assignments.HANDLERS,
-        **graph_blocks.HANDLERS,
-        **loops.HANDLERS,
-        **serial_loops.HANDLERS,
-        **function_bodies.HANDLERS,
-    },
-)
+_MODULES = (
+    access, assignments, calls, expressions, formatted_text, function_bodies, graph_blocks, loops, operators, serial_loops, statements,
+)  # fmt: skip
+HANDLERS: dict[type[ast.AST], Handler] = {kind: handler for module in _MODULES for kind, handler in module.HANDLERS.items()}

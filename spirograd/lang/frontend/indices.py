@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.dtypes import DType, i32, i64
 from spirograd.base.errors import SpirogradIndexError
 from spirograd.base.wording import counted
@@ -38,7 +36,7 @@ def index_values(
     return [integer_index(k, name) for k in parts]
 
 
-def flat_index(key: object) -> list[Any]:
+def flat_index(key: object) -> list[object]:
     """Return the parts of an index, as they are."""
     if isinstance(key, Matrix):
         return list(key.entries)

@@ -6,7 +6,6 @@ import ast
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.base.later import Later
@@ -94,6 +93,7 @@ def inline(t: Tracer, func: Func, variables: dict[str, object], by_reference: fr
     caller = t.frame
     frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)
     frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
+    frame.may_lack_a_value = func.may_lack_a_value
     if t.random_stream is not None:
         frame.variables[RNG] = caller.variables[RNG]
     t.frame, t.call_depth = frame, t.call_depth + 1
@@ -171,7 +171,7 @@ def _converted(name: str, value: object, annotation: object, func: Func) -> obje
 
 def _copy_back(t: Tracer, callee: Callee, frame: Frame, given: Mapping[str, object], references: Mapping[str, Argument]) -> None:
     """Store what parameters taken by reference have become to the variables that they stand for."""
-    func, changed = callee.func, list[tuple[ast.expr, Lvalue, Any]]()
+    func, changed = callee.func, list[tuple[ast.expr, Lvalue, object]]()
     for name, argument in references.items():
         held = frame.variables.get(name, given[name])
         if held is given[name] or isinstance(argument.lvalue, (Element, StructElement)):

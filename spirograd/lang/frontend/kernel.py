@@ -40,7 +40,7 @@ from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.language_options import LanguageOptions
 
 if TYPE_CHECKING:
-    from spirograd.lang.session_protocol import Session
+    from spirograd.lang.session_protocol import CompileTarget, OnOp, Session
 
 logger = logging.getLogger("spirograd")
 
@@ -53,7 +53,7 @@ class _InSession:
     arguments of a call. ``key``: computes the key of ordered arguments that the compiled code depends on, if there is one.
     """
 
-    session: Any
+    session: Session | None
     positional: int
     order: Order
     key: Callable[[Sequence[object]], Hashable] | None
@@ -71,7 +71,7 @@ class Kernel(Staged, NearNames):
 
     __sg_is_kernel__ = True
 
-    def __init__(self, function: Callable[..., Any], unfused_by: str = "") -> None:
+    def __init__(self, function: Callable[..., object], unfused_by: str = "") -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self._unfused_by = unfused_by
@@ -84,7 +84,7 @@ class Kernel(Staged, NearNames):
         self._in_session = _InSession(None, -1, unordered, None, {})
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
-        self.variants: dict[Any, Any] = {}  # With cells for numbers: see `scalar_cells`.
+        self.variants: dict[Hashable, Kernel] = {}  # With cells for numbers: see `scalar_cells`.
 
     @once.once
     def grad(self) -> Any:
@@ -93,7 +93,7 @@ class Kernel(Staged, NearNames):
     def __set_name__(self, owner: object, name: str) -> None:
         self._is_method = True  # The first parameter is the object, under any name.
 
-    def __get__(self, instance: object, owner: object = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> object:
         if instance is None:
             return self
         self._is_method = True  # As `__set_name__` does, which is not called for functions that become methods later.
@@ -102,7 +102,7 @@ class Kernel(Staged, NearNames):
     def __repr__(self) -> str:
         return f"<kernel {self.function.__qualname__}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         launch = self._native.launch
         if launch is not None:
             if kwargs:
@@ -116,21 +116,21 @@ class Kernel(Staged, NearNames):
     def _parameter_names(self) -> frozenset[str]:
         return frozenset(inspect.signature(self.function).parameters)
 
-    def ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def ordered(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return all arguments of a call by position, if they fit, otherwise as they are."""
         return self._in_session.order(args, kwargs)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Launch the kernel by Python."""
         now = self._in_session
         session = now.session
-        if not kwargs and len(args) == now.positional and context.only_launches(session):
+        if not kwargs and len(args) == now.positional and session is not None and context.only_launches(session):
             key = () if now.key is None else now.key(args)
             for specialization in now.specializations.get(key, ()):
                 if specialization.constant or specialization.holds(args):
                     break
             else:
-                specialization = self._specialize(now, key, args)
+                specialization = self._specialize(session, now.specializations, key, args)
             if specialization.outside.values and not specialization.outside.are_same():
                 self._report_changes(specialization, session)
         else:
@@ -141,9 +141,8 @@ class Kernel(Staged, NearNames):
             if session.plain:
                 return self._run_as_python(session, args, kwargs)
             session, specialization, args = self.specialized(args, kwargs)
-            recorder = context.recorder()
-            if recorder is not None:
-                return self._record(recorder, session, specialization, args)
+            if context.recorder() is not None:
+                return self._launch(session, specialization, args)
         packer = specialization.unpacked
         if packer is None:
             packer = Packer()  # Does the same as `pack`, without the call.
@@ -151,7 +150,7 @@ class Kernel(Staged, NearNames):
             packer.transfers, packer.gradients = None, False
             packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         if packer.transfers is not None and packer.transfers.torch_records:
-            warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
+            warn_of_lost_gradients(self.function, specialization, packer.transfers.tensors, session.warned)
         plan = specialization.plan
         values = plan.launch(packer)
         native = self._native
@@ -161,14 +160,14 @@ class Kernel(Staged, NearNames):
             specialization.finish(packer)
         return None if values is None else specialization.result(values)
 
-    def _run_as_python(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_as_python(self, session: Session, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the kernel on ``arch=sg.python``."""
         if session is not self._in_session.session:
             self._start(session)
         assert self._signature is not None
         return plain_kernels.run(self.function, self._parameters, self._signature, self._bind(args, kwargs))
 
-    def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
+    def specialized(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Session, Specialization, tuple[object, ...]]:
         """Return the session, the specialization for these arguments, compiled if necessary, and the arguments as the signature orders
         them."""
         session = context.session()
@@ -183,17 +182,17 @@ class Kernel(Staged, NearNames):
             args, kwargs = now.order(args, kwargs)
         if kwargs or len(args) != now.positional:
             args = self._bind(args, kwargs)
-        return session, self._specialization(now, args), args
+        return session, self._specialization(session, now, args), args
 
-    def _specialization(self, now: _InSession, args: Sequence[object]) -> Specialization:
+    def _specialization(self, session: Session, now: _InSession, args: Sequence[object]) -> Specialization:
         """Return the specialization for these arguments, compiled if necessary."""
         key = () if now.key is None else now.key(args)
         for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
                 if specialization.outside.values and not specialization.outside.are_same():
-                    self._report_changes(specialization, now.session)
+                    self._report_changes(specialization, session)
                 return specialization
-        return self._specialize(now, key, args)
+        return self._specialize(session, now.specializations, key, args)
 
     def _report_changes(self, specialization: Specialization, session: Session) -> None:
         """Warn of values from outside that have changed since the kernel was compiled."""
@@ -239,7 +238,7 @@ class Kernel(Staged, NearNames):
             node = next((a for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if a.arg == p.name), where.tree)
             raise type(error)(error.message, error.loc or where.loc(node, None), error.hint) from None
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         assert self._signature is not None
         try:
             bound = bound_arguments(self._signature, args, kwargs)
@@ -266,21 +265,23 @@ class Kernel(Staged, NearNames):
         packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         return packer
 
-    def _record(self, recorder: context.ProgramRecorder, session: Session, specialization: Specialization, args: Sequence[object]) -> Any:
-        """Have ``recorder`` launch the kernel."""
-        if recorder.follows_numbers and (call := recorder.cells_of(self, args)) is not None:
+    def _launch(self, session: Session, specialization: Specialization, args: Sequence[object]) -> object:
+        """Launch the kernel, by the recorder of this thread if it has one."""
+        recorder = context.recorder()
+        if recorder is not None and recorder.follows_numbers and (call := recorder.cells_of(self, args)) is not None:
             kernel, passed, cells = call
             recorder.numbers_passed(cells)
             return kernel(*passed)
         packer = self.pack(session, specialization, args)
-        results = recorder.launch(self, specialization, packer, args)
+        results = specialization.plan.launch(packer) if recorder is None else recorder.launch(self, specialization, packer, args)
         specialization.finish(packer)
         return specialization.result(results)
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _specialize(self, now: _InSession, key: Hashable, args: Sequence[object]) -> Specialization:
-        session, specializations = now.session, now.specializations
+    def _specialize(
+        self, session: Session, specializations: dict[Hashable, list[Specialization]], key: Hashable, args: Sequence[object]
+    ) -> Specialization:
         with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
@@ -310,7 +311,7 @@ class Kernel(Staged, NearNames):
             self._specializations.pop(key, None)
         self._native.forget()
 
-    def trace(self, session: Any, args: Sequence[Any]) -> TracedKernel:
+    def trace(self, session: CompileTarget, args: Sequence[object]) -> TracedKernel:
         """Return the kernel as IR, for arguments like ``args``."""
         assert self._signature is not None
         where = self.source()
@@ -327,16 +328,18 @@ class Kernel(Staged, NearNames):
         """Return the source of the kernel."""
         return source.of(self.function, self._text, "kernel")
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Describe the tasks of a launch with their lines, and for neighbouring parallel loops whether they were fused, or why not.
+    def explain(self, *args: object, **kwargs: object) -> str:
+        """Describe the tasks of a launch with their lines, for neighbouring parallel loops whether they were fused, or why not, and which
+        code launches have chosen by its time.
 
         Without arguments, it describes the last compilation, otherwise a launch with these arguments.
         """
         if self._last is None or args or kwargs:
             self.specialized(args, kwargs)
-        return str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        tasks = str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
+        return tasks + "".join([f"{choice}\n" for choice in self._last.measured_choices()] if self._last is not None else [])
 
-    def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
+    def step(self, on_op: OnOp, *args: object, **kwargs: object) -> object:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.
 
         Raises SpirogradRuntimeError on other back ends.
@@ -351,13 +354,7 @@ class Kernel(Staged, NearNames):
             specialization = Specialization(
                 self.trace(session, bound), lambda kernel: session.prepare(kernel, on_op), (), self._steps(bound)
             )
-        recorder = context.recorder()
-        if recorder is not None:
-            return self._record(recorder, session, specialization, bound)
-        packer = self.pack(session, specialization, bound)
-        values = specialization.plan.launch(packer)
-        specialization.finish(packer)
-        return specialization.result(values)
+        return self._launch(session, specialization, bound)
 
     # --- inspection ------------------------------------------------------------------------------------------------------
 
@@ -393,14 +390,14 @@ class BoundKernel:
         self.kernel = kernel
         self.instance = instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.kernel(self.instance, *args, **kwargs)
 
     @property
     def grad(self) -> Any:
         return self.kernel.grad.bound_to(self.instance)
 
-    def resume(self, *args: Any, **kwargs: Any) -> Any:
+    def resume(self, *args: object, **kwargs: object) -> object:
         """See `GraphKernel.resume`; only kernels with ``graph=True`` have it."""
         kernel: Any = self.kernel
         return kernel.resume(self.instance, *args, **kwargs)

@@ -8,12 +8,11 @@ from typing import Any
 from spirograd.lang.data.field import StructField
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import grouped
-from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy, Proxy
 from spirograd.lang.frontend.func import Func, func
-from spirograd.lang.frontend.view_proxy import ViewProxy
 
 
-def _fill(memory: Any, value: Any) -> None:
+def _fill(memory: Any, value: object) -> None:
     for index in grouped(memory):
         memory[index] = value
 
@@ -27,7 +26,7 @@ def _of_library(function: Callable[..., object]) -> Func:
     return func(function)
 
 
-_FILLS = (ScalarField.fill, StructField.fill, ArrayProxy.fill, ViewProxy.fill)
+_FILLS = (ScalarField.fill, StructField.fill, Proxy.fill)
 # What Python calls -> what a kernel that calls it runs.
 KERNEL_METHODS: dict[Callable[..., object], Func] = {
     **dict.fromkeys(_FILLS, _of_library(_fill)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
@@ -14,6 +14,7 @@ from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import Trace
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -29,7 +30,7 @@ from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.language_options import LanguageOptions
-from spirograd.lang.leaves import as_type, leaf_dtypes
+from spirograd.lang.leaves import ValueType, as_type, leaf_dtypes
 from spirograd.lang.tuples import result_type
 
 
@@ -38,9 +39,9 @@ class TracedKernel(NamedTuple):
     for the user, by what they are about."""
 
     kernel: Kernel
-    returns: Any
+    returns: ValueType | None
     captures: Captures
-    fields: Mapping[FieldRef, Any]
+    fields: Mapping[FieldRef, ScalarField]
     warnings: Mapping[Hashable, str]
 
 
@@ -111,7 +112,7 @@ def _refuse_assigned_arguments(source: Source, parameters: Sequence[Parameter]) 
 # --- the result --------------------------------------------------------------------------------------------------------------
 
 
-def _store_result(t: Tracer, returns: Any) -> tuple[TempRef, ...]:
+def _store_result(t: Tracer, returns: ValueType | None) -> tuple[TempRef, ...]:
     """Store the value of the kernel where the launcher reads it."""
     if returns is None:
         return ()

@@ -3,44 +3,70 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, i32, u1
+from spirograd.base.dtypes import i32, u1
 from spirograd.base.wording import counted
-from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.data.field import Field, MatrixField, ScalarField, StructField
+from spirograd.lang.data.field import Field, ScalarField, StructField
 from spirograd.lang.data.nodes import Dynamic, Place, SNode
 from spirograd.lang.data.regions import OVERFLOW, Path
 from spirograd.lang.frontend.cell_activation import empty, list_index, sparse_node
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import flat_index, index_values
-from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
-from spirograd.lang.frontend.sparse_elements import cell_of, entry_of, in_cell, length_of, list_element
+from spirograd.lang.frontend.lvalues import Lvalue, StructElement
+from spirograd.lang.frontend.sparse_elements import cell_of, entry_of, hidden_element, in_cell, length_of, list_element
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.scalar import Value, type_error
 from spirograd.lang.struct import Struct
 
-Store = Callable[[Callable[[ScalarField], Element]], None]  # an entry, given what makes the elements of fields
+
+class _List:
+    """A list of the `dynamic` node that ``path`` leads to. ``index``: see `list_index`."""
+
+    def __init__(self, t: Tracer, node: SNode, path: Path, index: Sequence[Value]) -> None:
+        self._t, self._node, self._path, self._index = t, node, path, index
+
+    def length(self) -> Value:
+        """Return the number of entries."""
+        entries = self._path.levels[-1].list
+        assert entries is not None
+        return length_of(self._t, self._path.levels[:-1], entries, self._index)
+
+    def append_to(self, fields: Iterable[tuple[object, object]]) -> Value:
+        """Add an entry, which is 0 but for values of some ``fields``, and return its number in the list."""
+        t, node, index = self._t, self._node, self._index
+        *outer, level = self._path.levels
+        entries = level.list
+        assert entries is not None
+        around = cell_of(t, outer, index, True)
+        number = scalar.as_value(list_element(t, entries, around, index).atomic("add", 1))
+        fits = scalar.cast(number < entries.limit, u1)
+        message = f"{node} has room for {entries.limit} entries in each list, and more were appended, which are lost; raise its `dimension`"
+        scalar.emit_check("cells", fits, message)
+        number = scalar.as_value(arithmetic.min(number, entries.limit - 1))
+        entry = [number if axis == entries.axis else v for axis, v in enumerate(index)]
+        cell = entry_of(t, level, in_cell(around, level.digits, entry), entry, True)
+        cell = scalar.as_value(scalar.select(fits, cell, scalar.constant(OVERFLOW, i32)))
+        at = in_cell(cell, self._path.digits, entry)
+        for field, value in fields:
+            _element(t, field, at).store(value)
+        return number
 
 
-class DynamicList:
-    """The list of a `dynamic` node that ``x[i]`` names, for a field ``x`` there. ``index``: see `list_index`."""
+class DynamicList(_List):
+    """The list that ``x[i]`` names, for a ``field`` x of a `dynamic` node."""
 
     def __init__(self, t: Tracer, field: Field, node: SNode, path: Path, index: Sequence[Value]) -> None:
-        self._t, self._field, self._node, self._path, self._index = t, field, node, path, index
+        super().__init__(t, node, path, index)
+        self._field = field
 
     def __sg_describe__(self) -> str:
         return "a list of a `dynamic` node"
 
     def append(self, value: object) -> Value:
         """Add an entry, in which other fields of the node are 0, and return its number in the list."""
-        return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
-
-    def length(self) -> Value:
-        """Return how many entries there are."""
-        return _length(self._t, self._path, self._index)
+        return self.append_to([(self._field, value)])
 
     def deactivate(self) -> None:
         """Remove all entries."""
@@ -65,7 +91,7 @@ def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
 
 def append(t: Tracer, node: ast.Call) -> Value:
     """Trace ``append(node, index, value)``."""
-    what, path, index, (value,) = _list(t, node, "append", 1)
+    what, entries, (value,) = _list(t, node, "append", 1)
     fields = list({id(at.field): at.field for at in what.nodes if isinstance(at, Place) and at.field.role == "primal"}.values())
     values = list(value.entries.values()) if isinstance(value, Struct) else [value]
     if len(fields) != len(values):
@@ -73,21 +99,16 @@ def append(t: Tracer, node: ast.Call) -> Value:
         given = counted(len(values), "value")
         raise type_error(f"`append` got {given} for an entry of {what}, which has {counted(len(fields), 'field')}", hint)
 
-    def store(at: Callable[[ScalarField], Element]) -> None:
-        for field, v in zip(fields, values):
-            at(field).store(v)
-
-    return _append(t, what, path, index, store)
+    return entries.append_to(zip(fields, values))
 
 
 def length(t: Tracer, node: ast.Call) -> Value:
     """Trace ``length(node, index)``."""
-    _, path, index, _ = _list(t, node, "length", 0)
-    return _length(t, path, index)
+    return _list(t, node, "length", 0)[1].length()
 
 
-def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[object]]:
-    """Return the node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
+def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, _List, list[object]]:
+    """Return the node and the list that the arguments of a call name; and its other arguments."""
     values, kwargs = arguments(t, node)
     t.at(node)
     if kwargs or len(values) != 2 + more:
@@ -96,41 +117,12 @@ def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path,
     what, path = sparse_node(values[0], name)
     if not isinstance(what, Dynamic):
         raise type_error(f"`{name}` takes a `dynamic` node, not {what}", "make one with `.dynamic(axis, dimension)`")
-    return what, path, list_index(what, values[1]), values[2:]
+    return what, _List(t, what, path, list_index(what, values[1])), values[2:]
 
 
-def _length(t: Tracer, path: Path, index: Sequence[Value]) -> Value:
-    entries = path.levels[-1].list
-    assert entries is not None
-    return length_of(t, path.levels[:-1], entries, index)
-
-
-def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: Store) -> Value:
-    *outer, level = path.levels
-    entries, b = level.list, scalar.builder()
-    assert entries is not None
-    around = cell_of(t, outer, index, True)
-    number = list_element(t, entries, around, index).atomic("add", 1)
-    fits = scalar.cast(number < entries.limit, u1)
-    message = f"{node} has room for {entries.limit} entries in each list, and more were appended, which are lost; raise its `dimension`"
-    b.emit(ir.check, fits.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
-    number = scalar.as_value(arithmetic.min(number, entries.limit - 1))
-    entry = [number if axis == entries.axis else v for axis, v in enumerate(index)]
-    cell = entry_of(t, level, in_cell(around, level.digits, entry), entry, True)
-    cell = scalar.as_value(scalar.select(fits, cell, scalar.constant(OVERFLOW, i32)))
-
-    def element(field: ScalarField) -> Element:
-        ref = field.refs()
-        t.fields[ref] = field
-        return Element(ref, [scalar.cast(v, i32).op for v in in_cell(cell, path.digits, entry)])
-
-    store(element)
-    return number
-
-
-def _element(field: object, at: Callable[[ScalarField], Element]) -> Lvalue:
-    """Return the entry of a field."""
+def _element(t: Tracer, field: object, at: Sequence[Value]) -> Lvalue:
+    """Return the entry of a field at ``at`` in its region."""
     if isinstance(field, StructField):
-        return StructElement({name: _element(member, at) for name, member in field.members.items()}, field.make_value)
-    assert isinstance(field, (ScalarField, MatrixField))
-    return at(field)
+        return StructElement({name: _element(t, member, at) for name, member in field.members.items()}, field.make_value)
+    assert isinstance(field, ScalarField)
+    return hidden_element(t, field, at)

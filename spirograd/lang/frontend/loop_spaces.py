@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base.dtypes import i32, i64, promote
 from spirograd.lang import forms, scalar
@@ -12,11 +12,11 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.frontend.active_cells import active_cells
-from spirograd.lang.frontend.array_proxy import ArrayProxy
+from spirograd.lang.frontend.array_proxy import ArrayProxy, Proxy
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.trip_counts import extent, product
-from spirograd.lang.frontend.view_proxy import ViewProxy, needs_wide_counts
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.frontend.view_proxy import ViewProxy
+from spirograd.lang.scalar import Scalar, Value, type_error
 
 
 class RunTimeRange:
@@ -25,7 +25,7 @@ class RunTimeRange:
     def __sg_describe__(self) -> str:
         return "a range whose bounds are only known at run time"
 
-    def __init__(self, begin: object, end: object, step: object = 1) -> None:
+    def __init__(self, begin: Scalar, end: Scalar, step: Scalar = 1) -> None:
         self.begin, self.end, self.step = begin, end, step
 
 
@@ -43,7 +43,9 @@ def loop_space(t: Tracer, space: object) -> LoopSpace | None:
     if isinstance(space, (ScalarField, MatrixField, StructField, SNode)):
         cells = active_cells(t, space)
         return _field_space(space) if cells is None else LoopSpace(*cells)
-    return next((make(space) for types, make in _SPACES if isinstance(space, types)), None)
+    if isinstance(space, forms.ndrange):
+        return _ndrange_space(space)
+    return _elements(space) if isinstance(space, Proxy) else None
 
 
 def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
@@ -72,18 +74,13 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
     return LoopSpace(total, decode)
 
 
-def _view_space(view: ViewProxy) -> LoopSpace:
-    """Return all elements of a view: at most as many as its array has."""
-    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in view.shape] if needs_wide_counts(view) else view.shape), True)
-
-
-def _array_space(array: ArrayProxy) -> LoopSpace:
-    """Return all elements of an array."""
-    shape = array.shape
+def _elements(memory: Proxy) -> LoopSpace:
+    """Return all elements of an array or a view. Whether there may be more than i32 counts is part of the type of the array."""
+    shape, array = memory.shape, memory.base if isinstance(memory, ViewProxy) else memory
     if not shape:
         return LoopSpace(scalar.constant(1), lambda index: [])
-    # Whether an array may have more elements than i32 counts is part of its type.
-    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if array.decl.wide else shape), True)
+    is_wide = isinstance(array, ArrayProxy) and array.decl.wide
+    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if is_wide else shape), True)
 
 
 def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:
@@ -98,10 +95,3 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Loop
         return list(field.loop_order(index))
 
     return LoopSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)
-
-
-_SPACES: tuple[tuple[tuple[type, ...], Callable[[Any], LoopSpace]], ...] = (
-    ((forms.ndrange,), _ndrange_space),
-    ((ArrayProxy,), _array_space),
-    ((ViewProxy,), _view_space),
-)

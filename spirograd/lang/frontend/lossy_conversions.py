@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import render
 from spirograd.lang import scalar
+from spirograd.lang.scalar import Number, Scalar
 
 VARIABLE, MEMORY = "variable", "memory"
 
 
-def check(values: Any, types: Any, what: str, kind: str) -> None:
+def check(values: Iterable[Scalar], types: Iterable[DType], what: str, kind: str) -> None:
     """Warn, once for each source location, if a scalar of ``values`` loses something as the type that ``types`` has for it.
 
     ``what``: how the message calls what takes the values; ``kind``: VARIABLE or MEMORY."""
@@ -23,7 +24,7 @@ def check(values: Any, types: Any, what: str, kind: str) -> None:
             _warn(value, t, loss, what, kind)
 
 
-def _loss(value: Any, t: DType) -> str:
+def _loss(value: Scalar, t: DType) -> str:
     """Return what of ``value`` is lost as a ``t``; empty if nothing is."""
     known = scalar.known(value)
     if scalar.is_number(known):
@@ -40,7 +41,7 @@ def _loss(value: Any, t: DType) -> str:
     return "of which it keeps the low bits only" if t.is_int and t.bits < s.bits else ""
 
 
-def _loss_of_constant(number: Any, t: DType) -> str:
+def _loss_of_constant(number: Number, t: DType) -> str:
     """Return what `_loss` does, for a constant. A literal takes on any type of floats, rounded."""
     if t.is_float or isinstance(number, bool):
         return ""
@@ -52,7 +53,7 @@ def _loss_of_constant(number: Any, t: DType) -> str:
     return "" if number == int(number) else "whose fraction is lost"
 
 
-def _warn(value: Any, t: DType, loss: str, what: str, kind: str) -> None:
+def _warn(value: Scalar, t: DType, loss: str, what: str, kind: str) -> None:
     trace = scalar.trace_of()
     loc, s = trace.b.loc, scalar.dtype_of(value)
     known = scalar.known(value)

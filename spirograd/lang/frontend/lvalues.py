@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import component_index
-from spirograd.lang.frontend.view_proxy import ViewProxy
+from spirograd.lang.frontend.runtime_values import Traced, where
+from spirograd.lang.frontend.view_proxy import Viewed, ViewProxy
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
@@ -33,7 +35,7 @@ class Lvalue:
 
     what = "it"
 
-    def load(self) -> Any:
+    def load(self) -> Traced:
         raise NotImplementedError
 
     def store(self, value: object) -> None:
@@ -47,7 +49,7 @@ class Lvalue:
         """Return the part at ``.name``."""
         return Part(self, "member", name)
 
-    def atomic(self, kind: str, value: object) -> Any:
+    def atomic(self, kind: str, value: object) -> Traced:
         """Update with a value, and return the old one: atomically in memory, by a plain update elsewhere."""
         old = self.load()
         self.store(combined(kind, old, value))
@@ -96,7 +98,7 @@ class Element(Lvalue):
         if self.label is not None and scalar.trace_of().options.detect_races:
             scalar.builder().emit(ir.label, *self.label, attr=Label(self.ref, math.prod(self.shape), atomic), type=VOID)
 
-    def load(self) -> Any:
+    def load(self) -> Traced:
         b = scalar.builder()
         self._accessed()
         values = [Value(b.load(self.ref, *at)) for at in self._each()]
@@ -144,7 +146,7 @@ class Element(Lvalue):
         parts = [self._component((k,)) for k in positions]
         return parts[0] if len(parts) == 1 else Selection(parts, (len(parts),))
 
-    def atomic(self, kind: str, value: object) -> Any:
+    def atomic(self, kind: str, value: object) -> Traced:
         b = scalar.builder()
         dtype = self.ref.dtype
         values = self._entries(value)
@@ -164,18 +166,17 @@ class Element(Lvalue):
         if self.ref.dtype.kind != "bool" or kind not in ("and", "or"):
             self.atomic(kind, value)
             return
+
         # Storing True where the value is true (False where it is false) is `or` (`and`), in whatever order others do the same.
-        b = scalar.builder()
+        def put(at: tuple[Op, ...]) -> None:
+            scalar.builder().store(self.ref, *at, scalar.constant(kind == "or").op)
+
         self._accessed(atomic=True)
         for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
             changes = scalar.truth(v) if kind == "or" else scalar.logical_not(v)
-            b.begin()
-            b.store(self.ref, *at, scalar.constant(kind == "or").op)
-            then = b.end()
-            b.begin()
-            b.if_(scalar.cast(changes, self.ref.dtype).op, then, b.end())
+            where(changes, functools.partial(put, at))
 
-    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+    def compare_and_swap(self, expected: Scalar, desired: Scalar) -> Value:
         b = scalar.builder()
         dtype = self.ref.dtype
         if dtype.kind == "bool":
@@ -203,7 +204,7 @@ class SharedElement(Element):
     def _with(self, components: tuple[Op, ...]) -> Element:
         return SharedElement(self.array, self.indices, components)
 
-    def compare_and_swap(self, expected: object, desired: object) -> Value:
+    def compare_and_swap(self, expected: Scalar, desired: Scalar) -> Value:
         raise type_error(f"`atomic_cas` does not work on shared arrays such as {self.owner}", "use a field or an ndarray")
 
 
@@ -214,15 +215,16 @@ class Selection(Lvalue):
         self.parts = list(parts)
         self.shape = shape
 
-    def load(self) -> Any:
-        return make([part.load() for part in self.parts], self.shape)
+    def load(self) -> Traced:
+        return make([scalar.as_value(part.load()) for part in self.parts], self.shape)
 
     def store(self, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):
             part.store(v)
 
-    def atomic(self, kind: str, value: object) -> Any:
-        return make([part.atomic(kind, v) for part, v in zip(self.parts, self._values(value))], self.shape)
+    def atomic(self, kind: str, value: object) -> Traced:
+        old = [scalar.as_value(part.atomic(kind, v)) for part, v in zip(self.parts, self._values(value))]
+        return make(old, self.shape)
 
     def update(self, kind: str, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):
@@ -239,7 +241,7 @@ class StructElement(Lvalue):
         self.members = members
         self.make = make
 
-    def load(self) -> Any:
+    def load(self) -> Traced:
         return self.make({name: member.load() for name, member in self.members.items()})
 
     def store(self, value: object) -> None:
@@ -254,7 +256,7 @@ class StructElement(Lvalue):
             raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self.members)}")
         return self.members[name]
 
-    def atomic(self, kind: str, value: object) -> Any:
+    def atomic(self, kind: str, value: object) -> Traced:
         if not isinstance(value, Struct):
             raise type_error(f"cannot combine a struct with {describe(value)}")
         check_members(value, self.members)
@@ -274,19 +276,21 @@ class Part(Lvalue):
         self.kind = kind
         self.key = key
 
-    def load(self) -> Any:
+    def load(self) -> Traced:
         value = self.container.load()
         if self.kind == "member":
-            return getattr(value, self.key)
-        if isinstance(value, Value):
+            part: Traced = getattr(value, self.key)
+        elif isinstance(value, Value):
             raise type_error(f"{describe(value)} cannot be indexed")
-        return value[self.key]
+        else:
+            part = value[self.key]
+        return part
 
     @property
     def what(self) -> str:  # type: ignore[override]
         return f"a part of {self.container.what}"
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         before = self.container.load()
         old = before.entries.get(self.key) if self.kind == "member" and isinstance(before, Struct) else before
         if isinstance(old, Matrix):
@@ -308,7 +312,7 @@ class Part(Lvalue):
             raise type_error(f"cannot assign to a part of {describe(before)}")
 
 
-def combined(kind: str, old: object, value: object) -> Any:
+def combined(kind: str, old: object, value: object) -> object:
     """Return what an atomic of this kind leaves in a local variable."""
     return _COMBINE[kind](old, value)
 
@@ -326,7 +330,7 @@ _COMBINE: dict[str, Callable[[object, object], object]] = {
 }
 
 
-def has_elements(base: object) -> bool:
+def has_elements(base: object) -> TypeGuard[Viewed | ViewProxy | TripletsProxy]:
     """Return whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
     return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.base import validity
 from spirograd.base.arguments import Arguments, PreparedLaunch, PreparesLaunches
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
+    from spirograd.lang.session_protocol import Session
 
 # The number of launches by Python before one is recorded; it doubles each time, up to the second number.
 _PATIENCE, _MOST_PATIENCE = 8, 4096
@@ -44,9 +48,9 @@ class NativeCalls:
 
     __slots__ = ("__weakref__", "_missed", "_most", "_patience", "_records", "device", "launch")
 
-    def __init__(self, session: Any, most: int = _RECORDS) -> None:
-        self.launch: Callable[[tuple[Any, ...]], Any] | None = None
-        self.device: Any = None if session is None else session.native
+    def __init__(self, session: Session | None, most: int = _RECORDS) -> None:
+        self.launch: Callable[[tuple[object, ...]], object] | None = None
+        self.device = None if session is None else session.native
         self._most = most
         self._records: list[_Record] = []
         self._missed = 0
@@ -63,12 +67,13 @@ class NativeCalls:
         arguments: Arguments,
         args: Sequence[object],
         steps: Steps,
-        result: Callable[[tuple[object, ...]], object] | None = None,
+        result: Callable[[tuple[Scalar, ...]], object] | None = None,
     ) -> None:
         """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``.
 
         ``steps``: records the packing, see `Specialization.record`. ``result``: makes the result from the values that the kernel returns.
         """
+        assert self.device is not None
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         watched: list[object] = []
@@ -98,7 +103,9 @@ class NativeCalls:
         """
         self._records = records
         watched = [record.watched for record in records]
-        self.launch = self.device.native_code().function([r.prepared for r in records], watched) if records else None
+        device = self.device
+        prepared = [record.prepared for record in records]
+        self.launch = device.native_code().function(prepared, watched) if prepared and device is not None else None
         if any(reference() is None for references in watched for reference in references):
             self._use([r for r in self._records if all(reference() is not None for reference in r.watched)])
 

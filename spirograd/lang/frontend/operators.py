@@ -11,6 +11,7 @@ from spirograd.base.dtypes import u1
 from spirograd.base.errors import SpirogradCompilationError
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.branches import choose
+from spirograd.lang.frontend.formatted_text import percent_formatted
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import operand_hint, undefined
@@ -33,7 +34,9 @@ BINARY: dict[type[ast.operator], tuple[str, Callable[[object, object], object]]]
     ast.RShift: (">>", operator.rshift),
     ast.MatMult: ("@", operator.matmul),
 }
-_COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+# Compares objects of Python, of any two types.
+_Comparison = Callable[[Any, Any], object]
+_COMPARE: dict[type[ast.cmpop], tuple[str, _Comparison]] = {
     ast.Eq: ("==", operator.eq),
     ast.NotEq: ("!=", operator.ne),
     ast.Lt: ("<", operator.lt),
@@ -41,7 +44,7 @@ _COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Gt: (">", operator.gt),
     ast.GtE: (">=", operator.ge),
 }
-_STATIC_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_STATIC_COMPARE: dict[type[ast.cmpop], _Comparison] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b,
@@ -56,7 +59,7 @@ def _logical_not(value: object) -> object:
     return scalar.logical_not(value) if isinstance(value, Value) else not value
 
 
-_UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
+_UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], object]]] = {
     ast.Not: ("not", _logical_not),
     ast.USub: ("-", operator.neg),
     ast.UAdd: ("+", operator.pos),
@@ -72,6 +75,8 @@ def _binary(t: Tracer, node: ast.BinOp) -> object:
 
 def apply_binary(op: type[ast.operator], left: object, right: object) -> object:
     """Return the value of a binary operator."""
+    if op is ast.Mod and isinstance(left, str) and contains_runtime(right):
+        return percent_formatted(left, right)
     left, right = _as_matrix(left, right), _as_matrix(right, left)
     symbol, function = BINARY[op]
     try:
@@ -84,7 +89,7 @@ def apply_binary(op: type[ast.operator], left: object, right: object) -> object:
         raise undefined(symbol, left, right) from None
 
 
-def _as_matrix(x: object, other: object) -> Any:
+def _as_matrix(x: object, other: object) -> object:
     """Return a list as the vector or matrix that arithmetic takes it for."""
     return Matrix(x) if isinstance(x, list) and isinstance(other, Matrix) else x
 
@@ -109,6 +114,7 @@ def _unary(t: Tracer, node: ast.UnaryOp) -> object:
 def _compare(t: Tracer, node: ast.Compare) -> object:
     left = t.expression(node.left)
     out: object = True
+    result: object
     for op, right_node in zip(node.ops, node.comparators):
         right = t.expression(right_node)
         t.at(node)
@@ -121,14 +127,14 @@ def _compare(t: Tracer, node: ast.Compare) -> object:
     return out
 
 
-def _both(first: Any, second: Any) -> object:
+def _both(first: object, second: object) -> object:
     """Return whether both hold; of vectors entry by entry."""
     if isinstance(first, Matrix) or isinstance(second, Matrix):
-        return first & second
+        return operator.and_(first, second)
     return scalar.bit_and(scalar.truth(first), scalar.truth(second))
 
 
-def _compare_values(op: type[ast.cmpop], left: object, right: object) -> Any:
+def _compare_values(op: type[ast.cmpop], left: object, right: object) -> object:
     symbol, function = _COMPARE[op]
     try:
         result = function(left, right)
@@ -150,31 +156,27 @@ def _compare_objects(op: type[ast.cmpop], left: object, right: object) -> bool:
 # --- choices -----------------------------------------------------------------------------------------------------------------
 
 
-def _boolean(t: Tracer, node: ast.BoolOp) -> object:
-    return _operands_from(t, node, 0)
-
-
-def _operands_from(t: Tracer, node: ast.BoolOp, first: int) -> Any:
-    """Return what ``and`` and ``or`` of Python give: the operand that decides, not its truth. Without short circuit only truth values are
-    left."""
+def _boolean(t: Tracer, node: ast.BoolOp, first: int = 0) -> object:
+    """Return what ``and`` and ``or`` of Python give for the operands from ``first`` on: the operand that decides, not its truth. Without
+    short circuit only truth values are left."""
     is_and = isinstance(node.op, ast.And)
     left = t.expression(node.values[first])
     if first == len(node.values) - 1:
         return left
     t.at(node)
     if not is_runtime(left):
-        return left if bool(left) != is_and else _operands_from(t, node, first + 1)
+        return left if bool(left) != is_and else _boolean(t, node, first + 1)
     if isinstance(left, Matrix):  # entry by entry, so there is nothing to skip
-        return (arithmetic.logical_and if is_and else arithmetic.logical_or)(left, _operands_from(t, node, first + 1))
+        return (arithmetic.logical_and if is_and else arithmetic.logical_or)(left, _boolean(t, node, first + 1))
     condition = scalar.truth(left)
     if not t.trace.options.short_circuit:
         combine = scalar.bit_and if is_and else scalar.bit_or
-        return combine(condition, scalar.truth(_operands_from(t, node, first + 1)))
+        return combine(condition, scalar.truth(_boolean(t, node, first + 1)))
 
-    def otherwise() -> Any:
-        right = _operands_from(t, node, first + 1)
+    def otherwise() -> object:
+        right = _boolean(t, node, first + 1)
         truth = scalar.cast(scalar.truth(right), u1)
-        return truth if scalar.dtype_of(right) is u1 else right
+        return truth if scalar.is_scalar(right) and scalar.dtype_of(right) is u1 else right
 
     def known() -> object:
         return scalar.constant(not is_and) if scalar.as_value(left).dtype is u1 else left

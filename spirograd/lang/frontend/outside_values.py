@@ -45,7 +45,7 @@ class OutsideValue:
     kind: str
     owner: Any
     key: Any
-    value: Any
+    value: object
     name: str
     loc: Loc | None
     hides: object = _MISSING
@@ -78,12 +78,12 @@ class OutsideValues:
 
     # --- while tracing -----------------------------------------------------------------------------------------------------
 
-    def name(self, function: Any, name: str, value: Any, loc: Loc | None) -> None:
+    def name(self, function: Callable[..., object], name: str, value: object, loc: Loc | None) -> None:
         """Record that ``function`` sees ``value`` from outside, under ``name``."""
         if _is_ours(function) or isinstance(value, _STEADY) or _is_of_package(value):
             return
         code = function.__code__
-        if name in code.co_freevars:
+        if function.__closure__ is not None and name in code.co_freevars:
             cell = function.__closure__[code.co_freevars.index(name)]
             self._add(OutsideValue("cell", cell, None, value, f"`{name}`", loc))
         elif name in function.__globals__:

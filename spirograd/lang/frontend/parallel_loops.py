@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from typing import Any
+from typing import SupportsInt
 
 from spirograd.base.dtypes import VOID
 from spirograd.ir import ops as ir
@@ -23,10 +23,11 @@ from spirograd.lang.frontend.variables import MemoryVariable, end_scope, move_to
 from spirograd.lang.scalar import Value
 
 
-def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
+def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, object]) -> None:
     """Emit a parallel `for` operation, from ``begin`` to below ``end``; ``bind`` gives the targets their values."""
     _refuse_jumps(t, node)
-    b, random_stream = t.b, t.random_stream
+    b, random_stream, threads = t.b, t.random_stream, options.get("block_dim") or 0
+    assert isinstance(threads, SupportsInt)
     memory = {name: held for name, held in t.frame.variables.items() if isinstance(held, MemoryVariable)}
     _share_variables(t, node)
     before, loc = dict(t.frame.variables) | memory, b.loc
@@ -35,7 +36,7 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
     if random_stream is not None:
         t.random_stream = RandomStream(b, t.parallel_loops, index)
         t.frame.variables[RNG] = t.random_stream.first
-    t.trace.group = scope = groups.enter(index, begin, end, int(options.get("block_dim") or 0))
+    t.trace.group = scope = groups.enter(index, begin, end, int(threads))
     runs = bind(Value(index))
     if t.trace.options.detect_races:
         _label_iteration(t, node)
@@ -46,7 +47,7 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
     end_scope(t, before, LOOP_LOCAL, node.body)
     t.frame.out_of_scope |= {name: INDEX for name in names_in(node.target) if name not in before}
     t.random_stream = random_stream
-    size = scope.size if scope.used else int(options.get("block_dim") or 0)
+    size = scope.size if scope.used else int(threads)
     attr = LoopAttr(True, str(options.get("name") or ""), size, t.trace.options.unfused_by, scope.used)
     b.loc = loc
     b.emit(ir.for_, begin.op, end.op, attr=attr, type=(), regions=(region,))

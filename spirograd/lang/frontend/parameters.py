@@ -9,18 +9,18 @@ import inspect
 import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeGuard
 
 import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.errors import SpirogradArrayError, SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
+from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType, without_none
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, Ndarray, array_of
@@ -32,10 +32,10 @@ from spirograd.lang.frontend.fingerprints import compared_by_identity, fingerpri
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.func import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import Path
-from spirograd.lang.frontend.steps import Array, Constant, External, Frozen, Number, Numbers, Step
+from spirograd.lang.frontend.steps import Array, Constant, External, ForeignArray, Frozen, Number, Numbers, Step
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
-from spirograd.lang.scalar import describe
+from spirograd.lang.scalar import Value, describe
 from spirograd.lang.traced_numbers import TracedNumber
 
 if TYPE_CHECKING:
@@ -74,25 +74,21 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
 
 
 class Parameter:
-    """A parameter of a kernel.
-
-    ``key`` returns the properties of a value that the compiled code depends on; ``keyed`` says whether there are any.
-    """
-
-    keyed = True
+    """A parameter of a kernel."""
 
     def __init__(self, name: str, kernel: str) -> None:
         self.name = name
         self.label = f"kernel `{kernel}`: argument `{name}`"  # The name in errors.
 
-    def key(self, value: object) -> Any:
-        raise NotImplementedError
+    def key(self, value: object) -> object:
+        """Return the properties of a value that the compiled code depends on. Parameters without any do not override this."""
+        return None
 
-    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
         """Return the objects that are known while compiling, each with the names of attributes that lead to it from ``value``."""
         return []
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         """Add the flat arguments; return the object that the name stands for in the kernel."""
         raise NotImplementedError
 
@@ -108,8 +104,6 @@ class Parameter:
 
 
 class ScalarParameter(Parameter):
-    keyed = False
-
     def __init__(self, name: str, kernel: str, t: DType) -> None:
         super().__init__(name, kernel)
         self.t = t
@@ -117,10 +111,7 @@ class ScalarParameter(Parameter):
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
-    def key(self, value: object) -> Any:
-        return None
-
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Value:
         return to.scalar(self.name, self.t)
 
     def steps(self, value: object, path: Path) -> list[Step]:
@@ -131,34 +122,31 @@ class ScalarParameter(Parameter):
         of_type = type(value) is self.plain
         return [value if of_type and self._least <= value <= self._most else self.convert(value)]
 
-    def convert(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Scalar:
         kind = type(value)
         if kind is TracedNumber:
             value = value.refuse(f"argument `{self.name}` here")
             kind = float
+        if isinstance(value, float) and kind is float and self.t.is_float:
+            return value
+        number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
         if self.t.is_float:
-            if kind is float:
-                return value
-            number = value
-            if not isinstance(value, (int, float, np.floating)) and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-                number = value.item()
             if not isinstance(number, (int, float, np.floating)):
                 raise self.misfit(f"a number ({self.t})", value)
             return self._float(number)
-        if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-            value = value.item()
-        if not isinstance(value, (int, bool)):
-            raise self.misfit(f"an integer ({self.t})", value)
+        if not isinstance(number, (int, bool)):
+            raise self.misfit(f"an integer ({self.t})", number)
         if self.t.kind == "bool":
-            return bool(value)
-        if not self.t.min <= value <= self.t.max:
-            raise self._too_large(value)
-        return int(value)
+            return bool(number)
+        if not self.t.min <= number <= self.t.max:
+            raise self._too_large(number)
+        return int(number)
 
-    def _float(self, value: Any) -> float:
+    def _float(self, value: SupportsFloat) -> float:
         try:
             return float(value)
         except OverflowError:
+            assert isinstance(value, int)
             raise self._too_large(value) from None
 
     def _too_large(self, value: int) -> SpirogradRuntimeTypeError:
@@ -168,8 +156,6 @@ class ScalarParameter(Parameter):
 class AggregateParameter(Parameter):
     """A parameter that is a vector, matrix or struct, by value."""
 
-    keyed = False
-
     def __init__(self, name: str, kernel: str, t: AggregateType) -> None:
         super().__init__(name, kernel)
         self.t = t
@@ -177,16 +163,13 @@ class AggregateParameter(Parameter):
         for leaf in self.leaves:
             leaf.label = self.label  # Users do not know the leaves by number.
 
-    def key(self, value: object) -> Any:
-        return None
-
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
 
     def steps(self, value: object, path: Path) -> list[Step]:
         return [Numbers(path, len(self.leaves), self.numbers)]
 
-    def numbers(self, value: Any) -> list[Scalar]:
+    def numbers(self, value: object) -> list[Scalar]:
         """Return the numbers of ``value`` as they are packed."""
         try:
             numbers = self.t.numbers_of(value)
@@ -205,12 +188,12 @@ class ArrayParameter(Parameter):
         super().__init__(name, kernel)
         self.t = t
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         if isinstance(value, Ndarray):
             return array_signature(value)
         return _signature(*self.external(value), False)
 
-    def external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
+    def external(self, value: object) -> tuple[DType, int, tuple[int, ...], bool, bool]:
         """Return dtype, number of axes and element shape of an array of another library, whether it has a gradient, and whether it is
         huge."""
         if not is_external(value):
@@ -225,10 +208,10 @@ class ArrayParameter(Parameter):
         ndim = len(shape) - len(element)
         if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
             raise self.error(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
-        grad = bool(getattr(value, "requires_grad", False))
+        grad = self.t.needs_grad is not False and bool(getattr(value, "requires_grad", False))
         return dtype, ndim, tuple(element), grad, is_wide(shape, ())
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         if isinstance(value, Ndarray):
             decl = array_decl(self.name, array_of(value))
             shape: tuple[int, ...] = tuple(value.shape)
@@ -237,11 +220,12 @@ class ArrayParameter(Parameter):
                 raise SpirogradValueError(render(text, None, "make it with `needs_grad=True`"))
         else:
             dtype, ndim, element, grad, wide = self.external(value)
+            assert is_external(value)
             decl = ArrayArg(self.name, dtype, ndim, element, grad, wide)
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
-            raise self.error(problem, self._conversion(value, decl.dtype))
+            raise SpirogradArrayError(render(f"{self.label}: {problem}", None, self._conversion(value, decl.dtype)))
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
     def _conversion(self, value: object, dtype: DType) -> str:
@@ -263,12 +247,13 @@ class ArrayParameter(Parameter):
 class TripletsParameter(Parameter):
     """A parameter that is a `linalg.SparseMatrixBuilder`: its arrays."""
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         if not isinstance(value, Triplets):
             raise self.misfit("a `linalg.SparseMatrixBuilder`", value)
         return tuple(array_signature(array) for array in value.arrays().values())
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
+        assert isinstance(value, Triplets)
         proxies = {name: to.array(array_decl(f"{self.name}.{name}", array)) for name, array in value.arrays().items()}
         return TripletsProxy(self.name, proxies)
 
@@ -287,18 +272,18 @@ class TemplateParameter(Parameter):
         super().__init__(name, kernel)
         self.types_by_identity: set[object] = set()
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        kind: object = type(value)
+        kind: type = type(value)
         if compared_by_identity(kind):
             self.types_by_identity.add(kind)
         return fingerprint(value)
 
-    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
         return [((), value), (("instance",), value.instance)] if isinstance(value, BoundFunc) else [((), value)]
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else value
 
     def steps(self, value: object, path: Path) -> list[Step]:
@@ -312,10 +297,10 @@ class TensorParameter(TemplateParameter):
         super().__init__(name, kernel)
         self.array = ArrayParameter(name, kernel, NdarrayType())
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         return self.array.key(value) if is_external(value) else super().key(value)
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         return self.array.declare(value, to) if is_external(value) else super().declare(value, to)
 
     def steps(self, value: object, path: Path) -> list[Step]:
@@ -323,10 +308,35 @@ class TensorParameter(TemplateParameter):
         return self.array.steps(value, path) if is_array else super().steps(value, path)
 
 
+class OptionalParameter(Parameter):
+    """A parameter that may be None, which is fixed while compiling. ``inner``: the parameter for other values."""
+
+    def __init__(self, name: str, kernel: str, inner: Parameter) -> None:
+        super().__init__(name, kernel)
+        self.inner = inner
+        self.none = TemplateParameter(name, kernel)
+
+    def of(self, value: object) -> Parameter:
+        """Return the parameter for ``value``."""
+        return self.none if value is None else self.inner
+
+    def key(self, value: object) -> object:
+        return self.of(value).key(value)
+
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
+        return self.of(value).constants(value)
+
+    def declare(self, value: object, to: Declarations) -> object:
+        return self.of(value).declare(value, to)
+
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return self.of(value).steps(value, path)
+
+
 class Namespace:
     """An instance of a dataclass inside a kernel: its members are attributes."""
 
-    def __init__(self, name: str, members: dict[str, Any]) -> None:
+    def __init__(self, name: str, members: dict[str, object]) -> None:
         self.__dict__.update(members)
         self._name = name
 
@@ -365,7 +375,7 @@ class DataclassParameter(Parameter):
         """Return the facts about a steady instance; None for others."""
         return facts(self.cls, value, lambda: self.is_steady(value)) if self.frozen else None
 
-    def key(self, value: object) -> Any:
+    def key(self, value: object) -> object:
         known = self.facts(value)
         if known is not None and known.key is not None:
             return known.key
@@ -375,10 +385,10 @@ class DataclassParameter(Parameter):
             known.key = key
         return key
 
-    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
         return [((name, *names), obj) for name, p in self.members.items() for names, obj in p.constants(getattr(value, name))]
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
     def steps(self, value: object, path: Path) -> list[Step]:
@@ -396,7 +406,7 @@ def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]]
     names: dict[str, object] = {"getattr": getattr, "type": type, "ref": weakref.ref}
     keys = []
     for k, p in enumerate(parameters):
-        if p.keyed:
+        if type(p).key is not Parameter.key:
             names[f"key{k}"] = p.key
             value = x.item(x.name("args"), x.number(k))
             key = x.call(f"key{k}", value)
@@ -409,14 +419,14 @@ def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]]
     return x.function(("args",), x.sequence(keys), names) if keys else None
 
 
-def is_external(value: object) -> bool:
+def is_external(value: object) -> TypeGuard[ForeignArray]:
     """Return whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
     if isinstance(value, (Exported, type)):  # Arrays of spirograd, whose memory the interface would hand out, or a class of arrays.
         return False
     return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
 
-def _element_type(array: Any) -> DType | None:
+def _element_type(array: ForeignArray) -> DType | None:
     """Return the type of the elements of a NumPy array or torch tensor; None for one that kernels do not have."""
     if not isinstance(array, np.ndarray):
         return _foreign_type(array.dtype)
@@ -439,6 +449,9 @@ def make_parameter(name: str, annotation: object, options: LanguageOptions, kern
     """Return the kind of parameter of ``kernel`` for an annotation; raise SpirogradTypeError for an invalid one."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")
+    inner = without_none(annotation)
+    if inner is not None:
+        return OptionalParameter(name, kernel, make_parameter(name, inner, options, kernel))
     if annotation is NdarrayType:
         return ArrayParameter(name, kernel, NdarrayType())
     if isinstance(annotation, NdarrayType):

@@ -6,19 +6,21 @@ Arguments and results are converted as annotations say. Arrays of NumPy and tens
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError, SpirogradUnsupportedError
 from spirograd.lang import arithmetic, context, plain_python
-from spirograd.lang.annotations import MatrixType
+from spirograd.lang.annotations import MatrixType, element_type
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.frontend.func import Func, is_scalar_type, is_template
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     ArrayParameter,
     DataclassParameter,
+    OptionalParameter,
     Parameter,
     ScalarParameter,
     TensorParameter,
@@ -27,8 +29,6 @@ from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import is_scalar
 from spirograd.lang.tuples import result_type
-
-_ARRAYS = (ArrayParameter, TensorParameter)
 
 
 def run(function: Callable[..., object], parameters: Sequence[Parameter], signature: inspect.Signature, args: Sequence[object]) -> object:
@@ -73,6 +73,8 @@ def _running() -> Iterator[None]:
 
 
 def _argument(parameter: Parameter, value: object, copies: list[tuple[object, Ndarray]]) -> object:
+    if isinstance(parameter, OptionalParameter):
+        return _argument(parameter.of(value), value, copies)
     if isinstance(parameter, ScalarParameter):
         return parameter.t(parameter.convert(value))
     if isinstance(parameter, DataclassParameter):
@@ -83,19 +85,19 @@ def _argument(parameter: Parameter, value: object, copies: list[tuple[object, Nd
             object.__setattr__(copy, name, member)
         return copy
     parameter.key(value)  # which checks it
-    if isinstance(parameter, _ARRAYS) and not hasattr(value, "tree"):
-        return _copied(parameter, value, copies)
+    array = parameter.array if isinstance(parameter, TensorParameter) else parameter
+    if isinstance(array, ArrayParameter) and not hasattr(value, "tree"):
+        return _copied(array, value, copies)
     if isinstance(parameter, AggregateParameter):
         return parameter.t.converted(value)
     return value
 
 
-def _copied(parameter: Any, array: Any, copies: list[tuple[object, Ndarray]]) -> Ndarray:
+def _copied(parameter: ArrayParameter, array: Any, copies: list[tuple[object, Ndarray]]) -> Ndarray:
     """Return an ndarray with the contents of an array of another library."""
-    dtype, ndim, element_shape, *_ = parameter.key(array)
+    dtype, ndim, element_shape, *_ = parameter.external(array)
     shape = tuple(array.shape)[:ndim]
-    rows, columns = (*element_shape, None, None)[:2]
-    copy = ScalarNdarray(dtype, shape) if rows is None else MatrixType(rows, columns, dtype).ndarray(shape)
+    copy = element_type(element_shape, dtype).ndarray(shape) if element_shape else ScalarNdarray(dtype, shape)
     fill = copy.from_torch if hasattr(array, "detach") else copy.from_numpy
     fill(array.detach() if hasattr(array, "detach") else array)
     copies.append((array, copy))
@@ -109,12 +111,12 @@ def _put_back(array: Any, copy: Ndarray) -> None:
         array[...] = copy.to_numpy()
 
 
-def _value(value: Any, annotation: object) -> object:
+def _value(value: object, annotation: object) -> object:
     """Return a value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
     if is_scalar_type(annotation) and is_scalar(value):
         return arithmetic.cast(value, arithmetic.as_dtype(annotation))
     if isinstance(annotation, MatrixType) and annotation.entry_dtype is None:
-        return value * 1
+        return operator.mul(value, 1)
     if isinstance(annotation, AggregateType) and value is not None:
         return annotation.converted(value)
     return value * 1 if isinstance(value, Matrix) and not is_template(annotation) else value

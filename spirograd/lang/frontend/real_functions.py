@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ _NUMBERS = (bool, int, float, str, type(None), np.generic)
 class Called(NamedTuple):
     """A call that was emitted, with the value that it gives: None if it gives none."""
 
-    value: Any
+    value: object
 
 
 def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, object], found_in: Ref) -> Value:
@@ -92,18 +92,18 @@ def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc:
     known, name, returns = t.real_functions, func.function.__name__, func.returns
     if is_scalar_type(returns):
         returns = arithmetic.as_dtype(returns)
-    is_void = returns in (None, type(None), inspect.Signature.empty) and not _returns_values(func)
-    if not is_void and not isinstance(returns, (DType, AggregateType)):
+    result = returns if isinstance(returns, (DType, AggregateType)) else None
+    if result is None and (returns not in (None, type(None), inspect.Signature.empty) or _returns_values(func)):
         message = f"`{name}` calls itself, and does not say of what type its result is"
         raise _refused(t, message, loc, f"annotate it: `def {name}(...) -> sg.f32:`")
-    types = () if is_void else leaf_dtypes(returns)
+    types = () if result is None else leaf_dtypes(result)
     symbol = known.recursive.setdefault(key, f"{name}.r{len(known.recursive) + 1}")
     t.b.loc = loc
     op = t.b.emit(ir.call, *[v.op for v in values], attr=symbol, type=types[0] if len(types) == 1 else types)
-    if is_void:
+    if result is None:
         return None
     results = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
-    return unpack_tuple(build(returns, results))
+    return unpack_tuple(build(result, results))
 
 
 def _returns_values(func: Func) -> bool:
@@ -143,7 +143,7 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, object], values: list[
     params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
     frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
     given = {name: frame.variables[name] for name in func.references()}
-    frame.by_reference, frame.depth = frozenset(given), b.depth
+    frame.by_reference, frame.depth, frame.may_lack_a_value = frozenset(given), b.depth, func.may_lack_a_value
     t.real_functions.being_traced.add(key)
     t.frame, t.call_depth, t.random_stream = frame, t.call_depth + 1, None
     try:

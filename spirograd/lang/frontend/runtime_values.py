@@ -6,13 +6,15 @@ pass through branches, loops and calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
+from spirograd.base.dtypes import u1
+from spirograd.ir.nodes import Region
 from spirograd.lang import scalar
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.matrix import Matrix, make
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Methods, Struct, make_struct
 
 # A value that the kernel computes.
@@ -47,7 +49,7 @@ def rebuild(model: Traced, values: Sequence[Value]) -> Traced:
     return _rebuild(model, list(reversed(values)))
 
 
-def _rebuild(model: Traced, stack: list[Value]) -> Traced:
+def _rebuild(model: object, stack: list[Value]) -> Traced:
     if isinstance(model, Matrix):
         return make([stack.pop() for _ in model.entries], model.shape)
     if isinstance(model, Struct):
@@ -81,6 +83,25 @@ def unpack_tuple(value: object) -> object:
 
 
 _TUPLE: Methods = {}  # marks such structs
+
+
+def emit_if(condition: Value, then: Callable[[], Sequence[Value]], otherwise: Callable[[], Sequence[Value]]) -> list[Value]:
+    """Emit a branch of what two functions emit, and return the values that they return."""
+    b, regions = scalar.builder(), list[Region]()
+    for side in (then, otherwise):
+        b.begin()
+        regions.append(b.end([v.op for v in side()]))
+    return [Value(op) for op in b.if_(condition.op, *regions)]
+
+
+def where(condition: Scalar, then: Callable[[], object]) -> None:
+    """Emit what ``then`` emits, under a condition."""
+
+    def run() -> Sequence[Value]:
+        then()
+        return ()
+
+    emit_if(scalar.cast(condition, u1), run, lambda: ())
 
 
 def same_structure(a: object, b: object) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base.dtypes import i32
 from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
+from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.kernel import Kernel
@@ -38,9 +39,11 @@ class CellParameter(ArrayParameter):
     def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: object, to: Declarations) -> object:
+    def declare(self, value: object, to: Declarations) -> Value:
         b = scalar.builder()
-        return Value(b.load(super().declare(value, to).ref, b.const(0, i32)))
+        proxy = super().declare(value, to)
+        assert isinstance(proxy, ArrayProxy)
+        return Value(b.load(proxy.ref, b.const(0, i32)))
 
 
 class CellsParameter(Parameter):
@@ -49,18 +52,24 @@ class CellsParameter(Parameter):
     def __init__(self, parameter: AggregateParameter, kernel: str, which: frozenset[int]) -> None:
         super().__init__(parameter.name, kernel)
         self.t = parameter.t
-        self.leaves: list[Parameter] = [
+        self.leaves: list[ScalarParameter | CellParameter] = [
             CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
         ]
 
-    def key(self, value: Any) -> object:
-        return tuple([leaf.key(part) for leaf, part in zip(self.leaves, value)])
+    def key(self, value: object) -> object:
+        return tuple([leaf.key(part) for leaf, part in zip(self.leaves, _parts(value))])
 
-    def declare(self, value: Any, to: Declarations) -> object:
-        return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, value)])
+    def declare(self, value: object, to: Declarations) -> object:
+        return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, _parts(value))])
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
-        return [step for k, (leaf, part) in enumerate(zip(self.leaves, value)) for step in leaf.steps(part, path.then(k))]
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return [step for k, (leaf, part) in enumerate(zip(self.leaves, _parts(value))) for step in leaf.steps(part, path.then(k))]
+
+
+def _parts(value: object) -> list[object]:
+    """Return the arrays and numbers that `cells_of` passes for an aggregate."""
+    assert isinstance(value, list)
+    return value
 
 
 class CellKernel(Kernel):
@@ -84,13 +93,13 @@ class CellKernel(Kernel):
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
     """Return ``kernel`` with cells at these places, the same one for each call."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
-    variant: CellKernel | None = kernel.variants.get(key)
-    if variant is None:
+    variant = kernel.variants.get(key)
+    if not isinstance(variant, CellKernel):
         variant = kernel.variants[key] = CellKernel(kernel, which)
     return variant
 
 
-def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any, ...], list[Cell]] | None:
+def cells_of(kernel: Kernel, args: Sequence[object]) -> tuple[CellKernel, tuple[object, ...], list[Cell]] | None:
     """Return the kernel with cells for the numbers among ``args`` that a tape follows, its arguments, and the cells; None if there are no
     such numbers, or only where no cell can be, as in template arguments, which refuse them."""
     if not args or type(kernel) is not Kernel:
@@ -98,15 +107,15 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
     which: dict[int, frozenset[int]] = {}
     values, cells = list(args), list[Cell]()
     for position, (parameter, value) in enumerate(zip(kernel.parameters(), args)):
-        if isinstance(parameter, ScalarParameter) and are_traced((value,)) and parameter.t.is_float:
+        if isinstance(parameter, ScalarParameter) and isinstance(value, TracedNumber) and value.is_open and parameter.t.is_float:
             which[position] = frozenset((0,))
             cells.append(_cell(value, parameter.t))
             values[position] = cells[-1].array
         elif isinstance(parameter, AggregateParameter) and are_traced(_entries(value)):
             numbers = parameter.t.numbers_of(value)
-            leaves = [k for k, n in enumerate(numbers) if are_traced((n,)) and parameter.leaves[k].t.is_float]
-            cell_of = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
-            which[position] = frozenset(leaves)
+            leaves = [(k, n, parameter.leaves[k].t) for k, n in enumerate(numbers) if isinstance(n, TracedNumber) and n.is_open]
+            cell_of = {k: _cell(n, t) for k, n, t in leaves if t.is_float}
+            which[position] = frozenset(cell_of)
             cells += cell_of.values()
             values[position] = [cell_of[k].array if k in cell_of else number for k, number in enumerate(numbers)]
     return (with_cells(kernel, which), tuple(values), cells) if cells else None

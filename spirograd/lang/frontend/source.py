@@ -6,7 +6,6 @@ import ast
 import builtins
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
@@ -18,7 +17,7 @@ from spirograd.lang.frontend.texts import Text, block_of, likely_block_of
 class Source:
     """A Python function as the front end sees it. ``line_offset`` maps lines of the tree to the file's."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     tree: ast.FunctionDef
     file: str
     line_offset: int
@@ -36,7 +35,7 @@ class Source:
         shift = self.line_offset
         return Loc(self.file, line + shift, col, end_line + shift, end_col, self.name, caller)
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, object]:
         """Return everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
         out = {**vars(builtins), **self.function.__globals__}
         code, cells = self.function.__code__, self.function.__closure__ or ()

@@ -9,24 +9,25 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, DType, i32, u1, u32
-from spirograd.ir import ops as ir
+from spirograd.base.artifact import FAULT_MAX_OPERANDS
+from spirograd.base.dtypes import DType, i32, u1, u32
 from spirograd.ir.nodes import FieldRef, Op
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import template
-from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, List, Path
+from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, List
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub, volatile_load
 from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_own_function
-from spirograd.lang.frontend.runtime_values import leaves, rebuild
+from spirograd.lang.frontend.runtime_values import Traced, emit_if, leaves, rebuild, where
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
 
+# Writes to an element, and returns the old value if there is one.
+Write = Callable[[Element], Traced | None]
 # Operations that an index may be made of, such as `base + offset`, which are compared one by one.
 _KEY_DEPTH = 4
 
@@ -101,10 +102,12 @@ def _included(at: Any, j: i32, number: Any, region: template(), position: Any, s
 class SparseElement(Element):
     """An element of ``field``, which is below sparse nodes. ``index``: in the index space of the field."""
 
-    def __init__(self, t: Tracer, field: Any, ref: FieldRef, index: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
+    def __init__(self, t: Tracer, field: ScalarField, ref: FieldRef, index: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
         super().__init__(ref, index, components)
         self._t = t
         self._field = field
+        assert field.sparse_path is not None
+        self._path = field.sparse_path
 
     def _with(self, components: tuple[Op, ...]) -> Element:
         assert isinstance(self.ref, FieldRef)
@@ -112,7 +115,7 @@ class SparseElement(Element):
 
     def _visited(self) -> Element | None:
         """Return the element in its region, if it is the one that the loop visits, whose cell is active for sure."""
-        path: Path = self._field.sparse_path
+        path = self._path
         visited = self._t.visited
         if visited is None or visited[:5] != (path.region, *self._index_space(), self.indices):
             return None
@@ -128,18 +131,16 @@ class SparseElement(Element):
 
     def _stored(self, cell: Value | None, index: Sequence[Value]) -> Element:
         """Return the element in ``cell`` of its region."""
-        at = in_cell(cell, self._field.sparse_path.digits, index)
+        at = in_cell(cell, self._path.digits, index)
         return Element(self.ref, [v.op for v in at], self.components, self.indices)
 
-    def _write(self, write: Callable[[Element], Any]) -> Any:
+    def _write(self, write: Write) -> Traced | None:
         """Return the result of ``write`` of the element in its region, of which it activates the cell. If the cell is not active, and
         `no_activate` says that it stays so, nothing is written, and the result is 0."""
         visited = self._visited()
-        return write(visited) if visited is not None else self._write_from(None, self._field.sparse_path.levels, self._index(), write)
+        return write(visited) if visited is not None else self._write_from(None, self._path.levels, self._index(), write)
 
-    def _write_from(
-        self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Callable[[Element], object]
-    ) -> object:
+    def _write_from(self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Write) -> Traced | None:
         """Write as `_write` does, from ``cell`` of a region on, with the ``levels`` below."""
         t = self._t
         stop = next((k for k, level in enumerate(levels) if t.assumptions.holds(HoldsCells(level.node))), len(levels))
@@ -151,36 +152,36 @@ class SparseElement(Element):
 
     def _index_space(self) -> tuple[tuple[int, ...], ...]:
         """Return axes of the tree, extents and origin; in fields with equal ones an index means the same place."""
-        field = self._field
-        return field.snode.above.axis_numbers, field.shape, tuple(field.origin) or (0,) * len(field.shape)
+        field, above = self._field, self._field.snode.above
+        assert above is not None
+        return above.axis_numbers, field.shape, tuple(field.origin) or (0,) * len(field.shape)
 
-    def load(self) -> Any:
+    def load(self) -> Traced:
         visited = self._visited()
         if visited is not None:
             return visited.load()
-        path, index = self._field.sparse_path, self._index()
-        cell = cell_of(self._t, path.levels, index, False)
+        index = self._index()
+        cell = cell_of(self._t, self._path.levels, index, False)
         value = self._stored(cell, index).load()
         if cell is None or not self.ref.dtype.is_float:
             return value
         # The null cell is zero. But so that no adjoint is added there, the value does not depend on it.
         active = cell > NULL
-        entries = value.entries if isinstance(value, Matrix) else [value]
-        chosen = [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in entries]
-        return make(chosen, value.shape) if isinstance(value, Matrix) else chosen[0]
+        return rebuild(value, [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in leaves(value)])
 
     def store(self, value: object) -> None:
         self._write(lambda element: element.store(value))
 
-    def atomic(self, kind: str, value: object) -> Any:
-        return self._write(lambda element: element.atomic(kind, value))
+    def atomic(self, kind: str, value: object) -> Traced:
+        old = self._write(lambda element: element.atomic(kind, value))
+        assert old is not None
+        return old
 
     def update(self, kind: str, value: object) -> None:
         self._write(lambda element: element.update(kind, value))
 
-    def compare_and_swap(self, expected: object, desired: object) -> Value:
-        swapped: Value = self._write(lambda element: element.compare_and_swap(expected, desired))
-        return swapped
+    def compare_and_swap(self, expected: scalar.Scalar, desired: scalar.Scalar) -> Value:
+        return scalar.as_value(self._write(lambda element: element.compare_and_swap(expected, desired)))
 
 
 def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Value]) -> tuple[Value | None, Value]:
@@ -191,44 +192,43 @@ def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Valu
     assert level.region is not None
     below = entry_of(t, level, at, index, False)
     # `home` tells the same. That it is read tells that activity matters here, see `stored_results`.
-    active: Any = (below > NULL) & (hidden_element(t, level.region.home, [below]).load() > 0)
+    active = (below > NULL) & (hidden_value(t, level.region.home, [below]) > 0)
     if level.list is not None:
-        active = active & (index[level.list.axis] < list_element(t, level.list, cell, index).load())
+        active = active & (index[level.list.axis] < scalar.as_value(list_element(t, level.list, cell, index).load()))
     return below, active
 
 
-def _where_active(active: Value, write: Callable[[], Any]) -> object:
+def _where_active(active: Value, write: Callable[[], Traced | None]) -> Traced | None:
     """Return the result of ``write``, if it has one; where ``active`` is false, it is not run, and 0 is the result."""
-    b = scalar.builder()
-    condition = scalar.cast(active, u1).op
-    b.begin()
-    model = write()
-    values = [] if model is None else leaves(model)
-    then = b.end([v.op for v in values])
-    b.begin()
-    results = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
-    return None if model is None else rebuild(model, [Value(v) for v in results])
+    models: list[Traced] = []
+
+    def written() -> list[Value]:
+        model = write()
+        if model is not None:
+            models.append(model)
+        return [leaf for model in models for leaf in leaves(model)]
+
+    values = emit_if(scalar.cast(active, u1), written, lambda: [scalar.constant(0, v.dtype) for model in models for v in leaves(model)])
+    return rebuild(models[0], values) if models else None
 
 
-def from_zero(field: Any, indices: Sequence[Op]) -> list[Value]:
+def from_zero(field: ScalarField, indices: Sequence[Op]) -> list[Value]:
     """Return an index without the offset of its field."""
     values = [Value(i) for i in indices]
     return [v - o if o else v for v, o in zip(values, field.origin or (0,) * len(values))]
 
 
-def check_index(field: Any, given: Sequence[Op], index: Sequence[Value]) -> None:
+def check_index(field: ScalarField, given: Sequence[Op], index: Sequence[Value]) -> None:
     """Check, in debug mode, that an index is one of the field."""
-    trace = scalar.trace_of()
-    if not trace.options.debug:
+    if not scalar.trace_of().options.debug:
         return
-    inside: Any = True
+    inside: scalar.Scalar = True
     for value, extent in zip(index, field.shape):
-        inside = inside & ((value >= 0) & (value < extent))
+        inside = scalar.bit_and(inside, (value >= 0) & (value < extent))
     shown = ", ".join([f"{{{k}}}" for k in range(len(given))])
     ranges = " x ".join([f"[{o}, {o + n})" for o, n in zip(field.origin or (0,) * len(given), field.shape)])
     message = f"index ({shown}) out of range of field `{field.name}`: {ranges}"
-    site = FaultSite("bounds", message, tuple([v.dtype for v in index][:FAULT_MAX_OPERANDS]), trace.b.loc)
-    trace.b.emit(ir.check, scalar.cast(inside, u1).op, *given[:FAULT_MAX_OPERANDS], attr=site, type=VOID)
+    scalar.emit_check("bounds", scalar.cast(inside, u1), message, [Value(op) for op in given[:FAULT_MAX_OPERANDS]])
 
 
 def local(digits: Digits, index: Sequence[Value]) -> list[Value]:
@@ -293,35 +293,34 @@ def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[
 
 
 def _check_cells(level: Level, enough: Value) -> None:
-    b = scalar.builder()
     message = f"{level.node} has memory for fewer active cells than the kernel activates: writes to the others are lost"
-    b.emit(ir.check, enough.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
+    scalar.emit_check("cells", enough, message)
 
 
 def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
     """Return the number of a cell, from its table; of `dynamic` nodes, of a chunk."""
+    assert level.table is not None
     entry = hidden_element(t, level.table, at)
-    number = entry.load()
+    number = scalar.as_value(entry.load())
     if not activate:
         return scalar.as_value(arithmetic.max(number, NULL))  # BUSY: it is being activated
-    b = scalar.builder()
-    inactive = scalar.cast(number <= NULL, u1)
-    b.begin()
-    activated = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
-    _check_cells(level, activated != OVERFLOW)
-    then = b.end([activated.op])
-    b.begin()
-    return Value(b.if_(inactive.op, then, b.end([number.op]))[0])
+
+    def activated() -> list[Value]:
+        cell = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
+        _check_cells(level, cell != OVERFLOW)
+        return [cell]
+
+    return emit_if(scalar.cast(number <= NULL, u1), activated, lambda: [number])[0]
 
 
 def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
     """Return the number of the chunk with the entry at ``index``, which the list is made to include."""
     entries = level.list
-    assert entries is not None
+    assert entries is not None and level.table is not None
     order = [position for (position, _, _), _ in level.number]
     positions = [position for position, _, _ in level.digits.parts]
     arguments = _arguments(level, at, index)
-    number = arguments["number"]
+    number = scalar.as_value(arguments["number"])
     arguments |= {
         "j": scalar.cast(index[entries.axis], i32),
         "position": len(at) - len(positions) + positions.index(entries.axis),
@@ -333,7 +332,7 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
     return chunk
 
 
-def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:
+def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, object]:
     """Return what `_activated` takes."""
     assert level.region is not None
     number = number_of(level, index, level.region.home.dtype)
@@ -342,14 +341,15 @@ def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dic
 
 def number_of(level: Level, index: Sequence[Value], t: DType) -> Value:
     """Return the number of a cell, row by row; see `Level`. ``t``: a type that holds it."""
-    total: Any = scalar.constant(0, t)
+    total = scalar.constant(0, t)
     for part, extent in level.number:
         total = total * extent + scalar.cast(_digit(part, index), t)
-    return scalar.as_value(total)
+    return total
 
 
 def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> tuple[Element, Value]:
     """Return where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
+    assert level.mask is not None
     number = number_of(level, index, i32)
     word = hidden_element(t, level.mask, [*at, scalar.raw_div(number, WORD)])
     one = scalar.constant(1, u32)
@@ -359,24 +359,18 @@ def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[V
 def set_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> None:
     """Activate a cell of a `bitmasked` node."""
     word, bit = word_and_bit(t, level, at, index)
-    where((word.load() & bit) == 0, lambda: word.atomic("or", bit))
+    where((scalar.as_value(word.load()) & bit) == 0, lambda: word.atomic("or", bit))
 
 
 def is_set(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
     """Return whether a cell of a `bitmasked` node is active."""
     word, bit = word_and_bit(t, level, at, index)
-    return scalar.as_value((word.load() & bit) != 0)
+    return (scalar.as_value(word.load()) & bit) != 0
 
 
-def where(condition: Any, then: Callable[[], object]) -> None:
-    """Emit what ``then`` does, under a condition."""
-    b = scalar.builder()
-    test = scalar.cast(condition, u1)
-    b.begin()
-    then()
-    region = b.end()
-    b.begin()
-    b.if_(test.op, region, b.end())
+def hidden_value(t: Tracer, field: ScalarField, at: Sequence[Value]) -> Value:
+    """Return the value of a hidden field of scalars, see `hidden_element`."""
+    return scalar.as_value(hidden_element(t, field, at).load())
 
 
 def hidden_element(t: Tracer, field: ScalarField, at: Sequence[Value]) -> Element:

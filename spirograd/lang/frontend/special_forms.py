@@ -18,7 +18,7 @@ from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.expressions import arguments, values_of
-from spirograd.lang.frontend.formatted_text import emit_print, text_parts
+from spirograd.lang.frontend.formatted_text import Shown, emit_print, text_parts
 from spirograd.lang.frontend.lvalues import Element, Lvalue
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG
@@ -65,7 +65,7 @@ def _example(what: str, count: int) -> str:
     return f"sg.{what}({', '.join(('x[i]', *_NAMES_OF_OPERANDS[count]))})"
 
 
-def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[object]]:
+def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[Any]]:
     """Return the memory that an atomic operation changes, and its other operands."""
     if len(node.args) != count or node.keywords:
         problem = f"`{what}` takes {counted(count, 'argument')}, got {len(node.args) + len(node.keywords)}"
@@ -156,14 +156,15 @@ def _print(t: Tracer, node: ast.Call) -> None:
     for name, value in kwargs.items():
         if not isinstance(value, str):
             raise type_error(f"`{name}` of `print` is a string known while compiling, not {describe(value)}")
-    parts: list[object] = []
+    texts = {name: value for name, value in kwargs.items() if isinstance(value, str)}
+    parts: list[Shown] = []
     for k, value in enumerate(args):
-        parts += [kwargs.get("sep", " ")] if k else []
+        parts += [texts.get("sep", " ")] if k else []
         parts += text_parts(value)
-    emit_print([*parts, kwargs.get("end", "\n")])
+    emit_print([*parts, texts.get("end", "\n")])
 
 
-FORMS: dict[Any, Handler] = {
+FORMS: dict[object, Handler] = {
     forms.static: _static,
     forms.static_assert: _static_assert,
     forms.atomic_cas: _atomic_cas,

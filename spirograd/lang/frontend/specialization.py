@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from spirograd.base.arguments import Plan
 from spirograd.base.once import once
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.base.validity import NotPrepared, StepRecorder
@@ -20,6 +21,7 @@ from spirograd.lang.frontend.guards import guards
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.frontend.steps import Array, Captured, Packer, Step, follow, packing_function, record_constant
+from spirograd.lang.scalar import Number
 
 
 class Specialization:
@@ -31,7 +33,7 @@ class Specialization:
     Fields that the key or a guard names are not kept alive: without them nothing can launch it. Fields that the kernel names are kept.
     """
 
-    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = (), steps: Sequence[Step] = ()) -> None:
+    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Plan], key: object = (), steps: Sequence[Step] = ()) -> None:
         captures = traced.captures
         self.kernel = traced.kernel
         self._prepare = prepare
@@ -56,7 +58,7 @@ class Specialization:
         self.constant = not self.guards and not self.signatures
 
     @once
-    def plan(self) -> Any:
+    def plan(self) -> Plan:
         with frames_hidden():
             return self._prepare(self.kernel)
 
@@ -78,6 +80,11 @@ class Specialization:
         """The numbers of the array arguments that are written."""
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
 
+    def measured_choices(self) -> list[str]:
+        """Return a sentence for each choice of code that launches have made by its time."""
+        plan = self.__dict__.get("plan")
+        return [] if plan is None else list(plan.measured_choices())
+
     def finish(self, packer: Packer) -> None:
         """After a launch: copy back what it wrote to arrays of other libraries, and raise what it reports."""
         if packer.transfers is not None:
@@ -97,10 +104,9 @@ class Specialization:
     @property
     def last_number(self) -> int | None:
         """The number of the last launch, if there was one; see `LaunchPlan`."""
-        number: int | None = self.plan.last_number if "plan" in self.__dict__ else None
-        return number
+        return self.plan.last_number if "plan" in self.__dict__ else None
 
-    def holds(self, args: Sequence[Any]) -> bool:
+    def holds(self, args: Sequence[object]) -> bool:
         """Return whether what was constant when this was compiled still is what it was."""
         try:
             for argument, look, checks in self.guards:
@@ -115,15 +121,17 @@ class Specialization:
             return False
         return True
 
-    def result(self, values: tuple[Any, ...] | None) -> Any:
+    def result(self, values: tuple[Number, ...] | None) -> object:
         if self.returns is None or values is None:
             return None
         return self.make_result(values)
 
     @functools.cached_property
-    def make_result(self) -> Callable[[tuple[Any, ...]], Any]:
+    def make_result(self) -> Callable[[tuple[Number, ...]], object]:
         """Makes what a call returns from the values that the kernel returns; it does not refer to this object."""
-        returns: Any = self.returns
+        returns = self.returns
+        if returns is None:
+            return lambda values: None
         return lambda values: leaves.build(returns, list(values))
 
 

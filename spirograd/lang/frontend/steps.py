@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -43,6 +43,16 @@ class External:
     label: str
 
 
+class ForeignArray(Protocol):
+    """An array of another library: of NumPy, of torch, or one in memory of a GPU."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> object: ...
+
+
 class Packer(Arguments):
     """The arguments of a launch while they are packed.
 
@@ -68,10 +78,13 @@ class Packer(Arguments):
         self.scalars = (*self.scalars, value)
         self.arrays = (*self.arrays, None)
 
-    def bind(self, array: Any, number: int, external: External | None) -> Place:
+    def bind(self, array: Ndarray | ForeignArray, number: int, external: External | None) -> Place:
         """Return the place of flat argument ``number``: an ndarray, or an ``external`` array."""
-        if external is None or isinstance(array, Ndarray):
+        if isinstance(array, Ndarray):
             return self.session.bind(array_of(array))
+        assert external is not None
+        if external.type.needs_grad is False and hasattr(array, "detach"):
+            array = array.detach()
         if self.transfers is None:
             self.transfers = self.session.transfers(self.gradients)
         return self.transfers.bind(array, external.type.element_shape_of(array.shape), number, external.label)
@@ -223,7 +236,7 @@ class Constant(Step):
 
     def is_steady(self, args: Sequence[object]) -> bool:
         value = self.value(args)
-        kind: Any = type(value)
+        kind: type = type(value)
         return isinstance(value, BY_VALUE) or compared_by_identity(kind)
 
     def record(self, args: Sequence[object], into: StepRecorder) -> None:
@@ -311,7 +324,7 @@ def follow(path: Path, args: Sequence[object], into: StepRecorder) -> object:
 
 def record_constant(value: object, into: StepRecorder) -> None:
     """Record a check that the current object means the same to a kernel as ``value``: see `fingerprint`. See `Step.record`."""
-    kind: Any = type(value)
+    kind: type = type(value)
     if compared_by_identity(kind):
         into.same(value, mortal=True)
     elif kind in (int, str, bytes):

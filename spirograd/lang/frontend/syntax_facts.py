@@ -98,6 +98,14 @@ def base_of(node: ast.expr) -> ast.expr:
     return node
 
 
+def object_of(node: ast.expr, of_name: Callable[[str], object]) -> object:
+    """Return what a name or a dotted name stands for; None if that is not known. ``of_name``: gives what a name stands for."""
+    if isinstance(node, ast.Attribute):
+        base = object_of(node.value, of_name)
+        return None if base is None else getattr(base, node.attr, None)
+    return of_name(node.id) if isinstance(node, ast.Name) else None
+
+
 def names_in(target: ast.expr) -> set[str]:
     """Return the names in the target of a loop."""
     return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}

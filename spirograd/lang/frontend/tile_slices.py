@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from spirograd.base.dtypes import i32
+from spirograd.base.dtypes import DType, i32
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.lvalues import Lvalue, Part
 from spirograd.lang.frontend.memory_elements import element_of
+from spirograd.lang.frontend.runtime_values import emit_if, where
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.matrix import make
 from spirograd.lang.scalar import Scalar, Value, describe, type_error
+from spirograd.lang.struct import Struct
 
 _NEGATIVE: dict[type[ast.operator], bool] = {ast.Sub: True, ast.Add: False}
 
@@ -36,35 +37,36 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
     return True
 
 
-def store_tile(t: Tracer, view: object, tile: Any) -> None:
+def store_tile(t: Tracer, view: object, tile: Struct) -> None:
     """Trace ``view = tile``."""
     if not isinstance(view, ViewProxy) or len(view.shape) != 2:
         raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
-    _check_elements(view)
+    _element_type(view)
     entries = tile.r.entries
-    at, b = tiles.row_of_thread(len(entries)), scalar.builder()
+    at = tiles.row_of_thread(len(entries))
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
     inside = _inside(view, columns)
     all_columns = _has_columns(inside, len(entries))
-    b.begin()
-    if scalar.known(all_columns) is not False:
-        b.begin()
-        for k, entry in enumerate(entries):
-            _element(t, view, (at, scalar.constant(k, i32))).store(entry)
-        then = b.end()
-        b.begin()
-    for k, entry in enumerate(entries):
-        column = scalar.constant(k, i32)
-        there = inside(column)
-        if scalar.known(there) is False:
-            break
-        b.begin()
+
+    def store(column: Value, entry: Value) -> None:
         _element(t, view, (at, column)).store(entry)
-        _under(there)
-    if scalar.known(all_columns) is not False:
-        b.if_(all_columns.op, then, b.end())
-    _under(here)
+
+    def whole() -> Sequence[Value]:
+        for k, entry in enumerate(entries):
+            store(scalar.constant(k, i32), entry)
+        return ()
+
+    def by_columns() -> Sequence[Value]:
+        for k, entry in enumerate(entries):
+            column = scalar.constant(k, i32)
+            there = inside(column)
+            if scalar.known(there) is False:
+                break
+            where(there, functools.partial(store, column, entry))
+        return ()
+
+    where(here, lambda: _either(all_columns, whole, by_columns))
 
 
 def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tiles.Outer) -> None:
@@ -84,60 +86,51 @@ def _column(t: Tracer, x: object, size: int) -> Value:
         return scalar.as_value(x)
     if not isinstance(x, ViewProxy) or len(x.shape) != 1:
         raise type_error(f"`outer` takes numbers, or slices with one axis such as `a[r0:r1, column]`, not {describe(x)}")
-    _check_elements(x)
-    at, b = tiles.row_of_thread(size), scalar.builder()
+    dtype = _element_type(x)
+    at = tiles.row_of_thread(size)
     (axis,) = _taken_axes(x)
     here = _has_row(x, axis, at, size)
-    b.begin()
-    then = b.end([scalar.as_value(_element(t, x, (at,)).load()).op])
-    b.begin()
-    (result,) = b.if_(here.op, then, b.end([scalar.constant(0, x.dtype).op]))
-    return Value(result)
+    return emit_if(here, lambda: [scalar.as_value(_element(t, x, (at,)).load())], lambda: [scalar.constant(0, dtype)])[0]
 
 
 def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     """Return the row of this thread: entries that there are come from memory, the others stay."""
-    _check_elements(view)
-    at, b = tiles.row_of_thread(len(entries)), scalar.builder()
+    _element_type(view)
+    at = tiles.row_of_thread(len(entries))
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
     inside = _inside(view, columns)
     all_columns = _has_columns(inside, len(entries))
-    b.begin()
-    if scalar.known(all_columns) is not False:
-        b.begin()
-        loads = [_element(t, view, (at, scalar.constant(k, i32))).load() for k in range(len(entries))]
-        complete = b.end([scalar.cast(value, entry.dtype).op for value, entry in zip(loads, entries)])
-        b.begin()
-    results: Sequence[Op] = ()
-    for k, entry in enumerate(entries):
-        column = scalar.constant(k, i32)
+
+    def load(column: Value) -> Value:
+        return scalar.as_value(_element(t, view, (at, column)).load())
+
+    def whole() -> Sequence[Value]:
+        loads = [load(scalar.constant(k, i32)) for k in range(len(entries))]
+        return [scalar.cast(value, entry.dtype) for value, entry in zip(loads, entries)]
+
+    def by_columns() -> Sequence[Value]:
+        return [value for k, entry in enumerate(entries) for value in one_column(scalar.constant(k, i32), entry)]
+
+    def one_column(column: Value, entry: Value) -> Sequence[Value]:
         there = inside(column)
         if scalar.known(there) is False:  # an index that is known to be out of range would be an error
-            results = (*results, entry.op)
-            continue
-        b.begin()
-        then = b.end([scalar.cast(_element(t, view, (at, column)).load(), entry.dtype).op])
-        b.begin()
-        results = (*results, *b.if_(there.op, then, b.end([entry.op])))
-    if scalar.known(all_columns) is not False:
-        results = b.if_(all_columns.op, complete, b.end(results))
-    then = b.end(results)
-    b.begin()
-    return [Value(op) for op in b.if_(here.op, then, b.end([entry.op for entry in entries]))]
+            return [entry]
+        return emit_if(there, lambda: [scalar.cast(load(column), entry.dtype)], lambda: [entry])
+
+    return emit_if(here, lambda: _either(all_columns, whole, by_columns), lambda: entries)
 
 
-def _under(condition: Value) -> None:
-    """Close a region, which runs under a condition."""
-    b = scalar.builder()
-    then = b.end()
-    b.begin()
-    b.if_(condition.op, then, b.end())
+def _either(all_columns: Value, whole: Callable[[], Sequence[Value]], by_columns: Callable[[], Sequence[Value]]) -> Sequence[Value]:
+    """Emit accesses to a row as a ``whole`` where the memory has all its columns, else to those that it has."""
+    return by_columns() if scalar.known(all_columns) is False else emit_if(all_columns, whole, by_columns)
 
 
-def _check_elements(view: ViewProxy) -> None:
-    if view.element_shape or not view.dtype.is_float:
+def _element_type(view: ViewProxy) -> DType:
+    """Return the type of the elements; raise SpirogradTypeError unless it is one of floats."""
+    if view.element_shape or not isinstance(view.dtype, DType) or not view.dtype.is_float:
         raise type_error(f"tiles are loaded from and stored to memory of floats, and {describe(view)} has other elements")
+    return view.dtype
 
 
 def _taken_axes(view: ViewProxy) -> list[int]:

@@ -19,31 +19,26 @@ from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Function, Op, Ref, TempRef
 from spirograd.lang.context import Trace
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.random_streams import RandomStream
-from spirograd.lang.frontend.unsupported import unsupported_expression, unsupported_statement
+from spirograd.lang.frontend.runtime_values import Traced
+from spirograd.lang.frontend.unsupported import unsupported
 from spirograd.lang.scalar import Value
 
 # Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
-Handler = Callable[["Tracer", Any], Any]
+Handler = Callable[["Tracer", Any], object]
 # What Python raises where our own checks have missed something.
 _INTERNAL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-
-
-class Handlers(NamedTuple):
-    """The functions that trace syntax nodes, by the type of the node."""
-
-    expressions: Mapping[type[ast.AST], Handler]
-    statements: Mapping[type[ast.AST], Handler]
 
 
 class VisitedCell(NamedTuple):
     """What an iteration of a loop over a sparse field visits: ``indices``, in the index space of fields with these ``axes`` of the tree,
     this ``shape`` and ``origin``; it is in ``cell`` of ``region``, at ``local`` along each axis."""
 
-    region: Any
+    region: object
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     origin: tuple[int, ...]
@@ -57,7 +52,7 @@ class CalledFunction(NamedTuple):
     ``loops``: whether it, or what it calls, has `for` loops; ``recursive``: whether it may call itself."""
 
     function: Function
-    model: Any
+    model: Traced | None
     accesses: tuple[tuple[str, Ref], ...]
     loops: bool
     recursive: bool
@@ -82,20 +77,20 @@ class RealFunctions:
     being_traced: set[Hashable] = field(default_factory=set)
     recursive: dict[Hashable, str] = field(default_factory=dict)  # those that call themselves, by signature -> name
     recursion: SpirogradCompilationError | None = None  # why one that calls itself cannot be called
-    kept: list[Any] = field(default_factory=list)  # objects that signatures tell apart by their identity
+    kept: list[object] = field(default_factory=list)  # objects that signatures tell apart by their identity
 
 
 class Tracer:
     """What the functions that trace syntax nodes share. ``frame``: the function being traced."""
 
-    def __init__(self, trace: Trace, frame: Frame, handlers: Handlers, assumptions: Assumptions) -> None:
+    def __init__(self, trace: Trace, frame: Frame, handlers: Mapping[type[ast.AST], Handler], assumptions: Assumptions) -> None:
         self.trace = trace
         self.b: Builder = trace.b
         self.frame = frame
-        self._expressions, self._statements = handlers
+        self._handlers = handlers
         self.assumptions = assumptions
         self.captures = Captures()
-        self.fields: dict[FieldRef, object] = {}  # which field each reference stands for
+        self.fields: dict[FieldRef, ScalarField] = {}  # which field each reference stands for
         self.real_functions = RealFunctions()
         self.displays: dict[int, tuple[object, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
         self.random_stream: RandomStream | None = None  # None in functions that are called, which draw no random numbers
@@ -112,19 +107,18 @@ class Tracer:
 
     def expression(self, node: ast.expr) -> Any:
         """Return the object that an expression stands for: a `Value`, a `Matrix` or a `Struct` if the kernel computes it."""
-        handler = self._expressions.get(type(node))
-        if handler is None:
-            what, hint = unsupported_expression(node)
-            raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
-        return self.located(handler, node)
+        return self.located(self._handler(node), node)
 
     def statement(self, node: ast.stmt) -> None:
         """Emit what a statement does."""
-        handler = self._statements.get(type(node))
+        self.located(self._handler(node), node)
+
+    def _handler(self, node: ast.expr | ast.stmt) -> Handler:
+        handler = self._handlers.get(type(node))
         if handler is None:
-            what, hint = unsupported_statement(node)
+            what, hint = unsupported(node)
             raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
-        self.located(handler, node)
+        return handler
 
     @contextmanager
     def within_static(self) -> Iterator[None]:

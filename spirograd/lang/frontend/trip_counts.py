@@ -9,39 +9,38 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, i32, i64, promote, u32, u64, unsigned
+from spirograd.base.dtypes import DType, i32, i64, promote, u32, u64, unsigned
 from spirograd.ir import ops as ir
+from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Scalar, Value, type_error
 
 _FROM_0 = "loop from 0, and add an offset of type u64 to the index"
 # The bounds of a flat loop, and what its index stands for.
 Strided = tuple[Value, Value, Callable[[Value], Value]]
 
 
-def range_type(begin: Any, end: Any, step: Any) -> DType:
+def range_type(begin: Scalar, end: Scalar, step: Scalar) -> DType:
     """Return the signed type that a range counts in. Literal bounds may be too large for the default type."""
     if any(t.bits == 64 or t is u32 for t in map(scalar.dtype_of, (begin, end, step))):
         return i64
     return i32 if all(i32.min <= n <= i32.max for n in map(scalar.known, (begin, end)) if isinstance(n, int)) else i64
 
 
-def range_number(x: Any, t: DType) -> Value:
+def range_number(x: Scalar, t: DType) -> Value:
     """Return a bound or step of a range in ``t``, the signed type that the range counts in. Refused if it is 2**63 or more."""
     n = scalar.known(x)
     if isinstance(n, int) and not i64.min <= n <= i64.max:
         raise type_error(f"this range has the bound or step {n}, and ranges count in i64", _FROM_0)
     if not isinstance(n, int) and scalar.dtype_of(x) is u64:
-        high = scalar.emit(ir.shr, x, scalar.constant(63, u64))
+        high = scalar.emit(ir.shr, scalar.as_value(x), scalar.constant(63, u64))
         message = f"a bound or step of this range is 2**63 or more, and ranges count in i64; {_FROM_0}"
         _check(scalar.emit(ir.eq, high, scalar.constant(0, u64)), [high], message, 0)
     return scalar.cast(x, t)
 
 
-def strided(first: Value, last: Value, step: object) -> Strided:
+def strided(first: Value, last: Value, step: Scalar) -> Strided:
     """Return ``range(first, last, step)``, with bounds of one signed type, as a loop that counts by 1."""
     t = first.dtype
     if not isinstance(step, int):
@@ -93,7 +92,7 @@ def _any_step(first: Value, last: Value, step: Value) -> Strided:
     return scalar.constant(0, u), end, lambda index: _exact(ir.add, first, _exact(ir.mul, scalar.cast(index, t), step))
 
 
-def _exact(code: Any, a: Value, b: Value) -> Value:
+def _exact(code: OpCode, a: Value, b: Value) -> Value:
     """Emit arithmetic that may wrap on the way to a result that does not, which overflow checks leave alone."""
     known = scalar.known(a), scalar.known(b)
     return scalar.emit(code, a, b, attr=None if all(isinstance(x, int) for x in known) else "wrap")
@@ -154,6 +153,4 @@ def _refuse(good: Value, extents: Sequence[Value], t: DType) -> None:
 
 def _check(good: Value, sizes: Sequence[Value], message: str, most: int) -> None:
     """Emit a check that the product of ``sizes`` is at most ``most``; ``good`` tells whether it is."""
-    b = scalar.builder()
-    site = FaultSite("space", message, tuple([n.dtype for n in sizes]), b.loc, most)
-    b.emit(ir.check, good.op, *[n.op for n in sizes], attr=site, type=VOID)
+    scalar.emit_check("space", good, message, sizes, most)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from spirograd.base.dtypes import i32
-from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.array_proxy import TripletsProxy
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element, Lvalue
+from spirograd.lang.frontend.runtime_values import where
 from spirograd.lang.scalar import Value, describe, type_error
 
 _HINT = "write `A[i, j] += value` or `A[i, j] -= value`; outside of kernels, `A.build()` makes the matrix, which can be read"
@@ -27,13 +29,13 @@ class TripletElement(Lvalue):
         self.what = f"an entry of {describe(builder)}"
         self._position = index_values(key, 2, builder.name)
 
-    def load(self) -> object:
+    def load(self) -> NoReturn:
         raise type_error(f"{self.what} cannot be read", _HINT)
 
-    def store(self, value: object) -> None:
+    def store(self, value: object) -> NoReturn:
         raise type_error(f"{self.what} cannot be assigned", _HINT)
 
-    def atomic(self, kind: str, value: object) -> object:
+    def atomic(self, kind: str, value: object) -> NoReturn:
         raise type_error(f"{self.what} has no old value", _HINT)
 
     def update(self, kind: str, value: object) -> None:
@@ -41,20 +43,14 @@ class TripletElement(Lvalue):
             raise type_error(f"{self.what} can be added to and subtracted from only", _HINT)
         if not scalar.is_scalar(value):
             raise type_error(f"{self.what} is a scalar, got {describe(value)}")
-        arrays, b = self.builder.arrays, scalar.builder()
-        first = b.const(0, i32)
-        place: Value = Element(arrays["count"].ref, (first,)).atomic("add", 1)
-        has_room = scalar.as_value(place < arrays["values"].shape[0]).op
-        b.begin()
-        for array, index in zip(("rows", "columns"), self._position):
-            self._put(array, place, _as_i32(Value(index)))
-        # Converted before it is negated: a narrower unsigned value would wrap around.
-        number = arithmetic.cast(value, arrays["values"].dtype)
-        self._put("values", place, -number if kind == "sub" else number)
-        then = b.end()
-        b.begin()
-        b.if_(has_room, then, b.end())
+        arrays = self.builder.arrays
+        place = scalar.as_value(Element(arrays["count"].ref, (scalar.builder().const(0, i32),)).atomic("add", 1))
 
-    def _put(self, array: str, place: Value, value: object) -> None:
-        position: tuple[Op, ...] = (place.op,)
-        Element(self.builder.arrays[array].ref, position).store(value)
+        def put() -> None:
+            for array, index in zip(("rows", "columns"), self._position):
+                Element(arrays[array].ref, (place.op,)).store(_as_i32(Value(index)))
+            # Converted before it is negated: a narrower unsigned value would wrap around.
+            number = arithmetic.cast(value, arrays["values"].dtype)
+            Element(arrays["values"].ref, (place.op,)).store(-number if kind == "sub" else number)
+
+        where(place < arrays["values"].shape[0], put)

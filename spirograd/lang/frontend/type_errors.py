@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import did_you_mean
@@ -30,8 +29,6 @@ def operand_hint(x: object) -> str:
 
 def undefined(symbol: str, left: object, right: object) -> SpirogradTypeError:
     """Return the error for an operator that is not defined for its operands."""
-    if symbol == "%" and isinstance(left, str):
-        return type_error("strings cannot be formatted with run-time values", "print values as they are, or an f-string")
     return type_error(f"`{symbol}` is not defined for {describe(left)} and {describe(right)}", operand_hint(left) or operand_hint(right))
 
 
@@ -60,9 +57,9 @@ def is_host_only(callee: object) -> bool:
     return module == "spirograd.api" or getattr(callee, "__name__", "") in _HOST_ONLY
 
 
-def host_only(callee: Any) -> SpirogradTypeError:
+def host_only(callee: object) -> SpirogradTypeError:
     """Return the error for a function of this package that is called in a kernel."""
-    name = callee.__name__
+    name: str = getattr(callee, "__name__", "")
     return type_error(f"`{name}` works outside of kernels only", _HOST_HINTS.get(name, "call it before or after the kernel"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,11 +30,8 @@ class StaticContinue(Exception):
 
 def unroll(t: Tracer, node: ast.For) -> None:
     items = static_items(t, node.iter)
-    limit = t.trace.options.unrolling_limit
-    if 0 < limit < len(items):
-        text = f"this loop is unrolled {len(items)} times, and the option `unrolling_limit` is {limit}: compiling may take long"
-        t.trace.warn(("unrolled", str(t.b.loc)), render(text, t.b.loc, "omit `sg.static` to loop at run time"))
-    t.frame.loops.append(LoopScope("static", t.b.depth))
+    _warn_of_copies(t, node, len(items))
+    t.frame.loops.append(LoopScope("static", t.b.depth, len(items)))
     try:
         for item in items:
             bind_static(t, node.target, item)
@@ -45,6 +43,17 @@ def unroll(t: Tracer, node: ast.For) -> None:
                 break
     finally:
         t.frame.loops.pop()
+
+
+def _warn_of_copies(t: Tracer, node: ast.For, items: int) -> None:
+    """Warn, once for each loop of the source, if this loop brings the copies of its body above the option `unrolling_limit`."""
+    around, limit = math.prod(scope.copies for scope in t.frame.loops), t.trace.options.unrolling_limit
+    if not 0 < limit < around * items or around > limit:
+        return
+    loc = t.frame.loc(node)
+    nested = f", {items} times in each of {around} copies of the loops around it" if around > 1 else ""
+    text = f"this loop is unrolled {around * items} times{nested}: compiling takes long; the option `unrolling_limit` is {limit}"
+    t.trace.warn(("unrolled", loc.file, loc.line, loc.col), render(text, loc, "omit `sg.static` to loop at run time"))
 
 
 def static_items(t: Tracer, node: ast.expr) -> list[object]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 
-_EXPRESSIONS: dict[type[ast.AST], tuple[str, str]] = {
+_WORDS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lambda: ("a lambda", "define a function with `@sg.func`"),
     ast.Await: ("`await`", ""),
     ast.Yield: ("`yield`", "kernels return values with `return`"),
     ast.YieldFrom: ("`yield from`", ""),
     ast.Set: ("a set", ""),
     ast.Starred: ("a starred expression", ""),
-}
-_STATEMENTS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("`try`", "kernels raise nothing that could be caught"),
     ast.Raise: ("`raise`", "use `assert`, which is checked in debug mode"),
     ast.With: ("`with`", "enter the context around the call of the kernel"),
@@ -27,12 +25,8 @@ _STATEMENTS: dict[type[ast.AST], tuple[str, str]] = {
 _KEYWORDS = {"AsyncFor": "async for", "AsyncWith": "async with", "AsyncFunctionDef": "async def", "TryStar": "except*", "TypeAlias": "type"}
 
 
-def unsupported_expression(node: ast.expr) -> tuple[str, str]:
-    """Return what kind of expression ``node`` is, and the hint for it."""
-    return _EXPRESSIONS.get(type(node), (f"the Python construct {type(node).__name__}", ""))
-
-
-def unsupported_statement(node: ast.stmt) -> tuple[str, str]:
-    """Return what kind of statement ``node`` is, and the hint for it."""
+def unsupported(node: ast.expr | ast.stmt) -> tuple[str, str]:
+    """Return what kind of expression or statement ``node`` is, and the hint for it."""
     name = type(node).__name__
-    return _STATEMENTS.get(type(node), (f"`{_KEYWORDS.get(name, name.lower())}`", ""))
+    by_name = f"the Python construct {name}" if isinstance(node, ast.expr) else f"`{_KEYWORDS.get(name, name.lower())}`"
+    return _WORDS.get(type(node), (by_name, ""))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from spirograd.base.errors import SpirogradNameError
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.nodes import Op
 from spirograd.lang.frontend.live_variables import reads_first
 from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
-from spirograd.lang.frontend.runtime_values import convert, is_runtime, leaves, rebuild, settle
+from spirograd.lang.frontend.runtime_values import Traced, convert, is_runtime, leaves, rebuild, settle
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -45,14 +44,16 @@ class Variable(Lvalue):
         self.name = name
         self.what = f"`{name}`"
 
-    def load(self) -> object:
-        return self.t.frame.variables[self.name]
+    def load(self) -> Traced:
+        value = self.t.frame.variables[self.name]
+        assert is_runtime(value)
+        return value
 
     def store(self, value: object) -> None:
         assign(self.t, self.name, value)
 
 
-def lookup(t: Tracer, node: ast.Name) -> Any:
+def lookup(t: Tracer, node: ast.Name) -> object:
     """Return what a name means here. Raises SpirogradNameError if it means nothing."""
     frame, name = t.frame, node.id
     if name in frame.variables:
@@ -122,12 +123,14 @@ def scalars_of(t: Tracer, names: Sequence[str]) -> list[Op]:
     return [leaf.op for name in names for leaf in leaves(t.frame.variables[name])]
 
 
-def bind(t: Tracer, names: Sequence[str], models: dict[str, Any], values: Sequence[Op]) -> None:
+def bind(t: Tracer, names: Sequence[str], models: Mapping[str, object], values: Sequence[Op]) -> None:
     """Give variables new scalars, with the structure that ``models`` has."""
     at = 0
     for name in names:
-        count = len(leaves(models[name]))
-        t.frame.variables[name] = rebuild(models[name], [Value(op) for op in values[at : at + count]])
+        model = models[name]
+        assert is_runtime(model)
+        count = len(leaves(model))
+        t.frame.variables[name] = rebuild(model, [Value(op) for op in values[at : at + count]])
         at += count
 
 

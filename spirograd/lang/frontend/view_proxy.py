@@ -7,20 +7,22 @@ addresses need no rules of their own. Bounds of the view itself are checked here
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, DType, i32
+from spirograd.base.artifact import FAULT_MAX_OPERANDS
+from spirograd.base.dtypes import DType, i32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op
+from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.slices import padded
-from spirograd.lang.frontend.array_proxy import ArrayProxy, ElementShape, number_of
+from spirograd.lang.frontend.array_proxy import SHADOWS, ArrayProxy, ElementShape, Proxy
 from spirograd.lang.frontend.indices import integer_index
 from spirograd.lang.frontend.trip_counts import strided
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import StructType
 
 
 class ViewAxis(NamedTuple):
@@ -38,19 +40,20 @@ class ViewAxis(NamedTuple):
         return at if self.first is None else _address(ir.add, at, self.first)
 
 
-def _address(code: Any, a: Value, b: Value) -> Value:
+def _address(code: OpCode, a: Value, b: Value) -> Value:
     """Emit arithmetic on indices that are in range, so that it never wraps."""
     known = isinstance(scalar.known(a), int) and isinstance(scalar.known(b), int)
     a, b, _ = scalar.unify(a, b)
     return scalar.emit(code, a, b, attr=None if known else "nsw")
 
 
-class ViewProxy:
+Viewed = ArrayProxy | ScalarField | MatrixField | StructField | SharedArray
+
+
+class ViewProxy(Proxy):
     """A view of ``base``, an array or a field of the kernel, with one entry of ``axes`` for each axis of that."""
 
-    __sg_traceable__ = True
-
-    def __init__(self, base: Any, axes: Sequence[ViewAxis], name: str) -> None:
+    def __init__(self, base: Viewed, axes: Sequence[ViewAxis], name: str) -> None:
         self.base = base
         self.axes = tuple(axes)
         self.name = name
@@ -60,18 +63,12 @@ class ViewProxy:
         return tuple(axis.extent for axis in self.axes if axis.extent is not None)
 
     @property
-    def dtype(self) -> DType:
-        dtype: DType = self.base.dtype
-        return dtype
+    def dtype(self) -> DType | StructType | None:
+        return self.base.dtype
 
     @property
     def element_shape(self) -> ElementShape:
         return ElementShape(self.base.element_shape)
-
-    @property
-    def size(self) -> Value:
-        """Number of elements."""
-        return number_of(self.shape)
 
     @property
     def offset(self) -> Value:
@@ -79,27 +76,14 @@ class ViewProxy:
         (axis,) = [axis for axis in self.axes if axis.extent is not None]
         return scalar.constant(0, i32) if axis.first is None else axis.first
 
-    @property
-    def grad(self) -> ViewProxy:
-        return self._shadow("grad")
-
-    @property
-    def dual(self) -> ViewProxy:
-        return self._shadow("dual")
-
     def _shadow(self, role: str) -> ViewProxy:
         if not isinstance(self.base, ArrayProxy) and not getattr(self.base, f"has_{role}")():
-            what = "gradient" if role == "grad" else "dual"
-            raise type_error(f"{describe(self.base)} has no {what}", f"declare it with `needs_{role}=True`")
+            raise type_error(f"{describe(self.base)} has no {SHADOWS[role]}", f"declare it with `needs_{role}=True`")
         return ViewProxy(getattr(self.base, role), self.axes, f"{self.name}.{role}")
 
     def subview(self, offset: object, size: object) -> ViewProxy:
         """Return a view of ``size`` elements of a one-dimensional view from its element ``offset`` on."""
         return subview(self, offset, size)
-
-    def fill(self, value: object) -> None:
-        """Stand for the loop that a kernel runs; see `kernel_methods`."""
-        raise AssertionError("kernels inline this")
 
     def __sg_describe__(self) -> str:
         return self.name if self.name.startswith("a slice") else f"the {len(self.shape)}-d {self.name}"
@@ -118,7 +102,6 @@ class ViewProxy:
 
 def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> Value | None:
     """Return whether an index is in range, where that is checked: a failing check is reported."""
-    b = scalar.builder()
     if not scalar.trace_of().options.check_bounds:
         return None
     inside: Value | None = None
@@ -127,39 +110,35 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
         ok = scalar.bit_and(scalar.emit(ir.ge, index, scalar.constant(0, t)), scalar.emit(ir.lt, index, scalar.cast(extent, t)))
         inside = ok if inside is None else scalar.bit_and(inside, ok)
     assert inside is not None
-    operands = [*indices, *extents][:FAULT_MAX_OPERANDS]
     shown = [f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(2 * len(indices))]
     ranges = " x ".join(f"[0, {extent})" for extent in shown[len(indices) :])
     message = f"index ({', '.join(shown[: len(indices)])}) out of range of {name}: {ranges}"
-    site = FaultSite("bounds", message, tuple([value.dtype for value in operands]), b.loc)
-    b.emit(ir.check, inside.op, *[value.op for value in operands], attr=site, type=VOID)
+    scalar.emit_check("bounds", inside, message, [*indices, *extents][:FAULT_MAX_OPERANDS])
     return inside
 
 
 # --- slices ------------------------------------------------------------------------------------------------------------------
 
 
-def subview(base: Any, offset: object, size: Any = None) -> ViewProxy:
+def subview(base: ArrayProxy | ViewProxy, offset: object, size: object = None) -> ViewProxy:
     """Return a view of ``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
     if len(base.shape) != 1:
         raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
     begin = scalar.as_value(offset)
-    return sliced(base, slice(begin, None if size is None else scalar.add(begin, size)))
+    count = size if size is None or scalar.is_scalar(size) else scalar.as_value(size)
+    return sliced(base, slice(begin, None if count is None else scalar.add(begin, count)))
 
 
-def sliced(base: Any, key: Any) -> ViewProxy:
+def sliced(base: Viewed | ViewProxy, key: object) -> ViewProxy:
     """Return the view of an array, a field or a view at ``key``, which has slices in it."""
     what = describe(base)
     _refuse_fields(base)
-    of, axes, name = base, None, "a slice of " + _name(base)
     if isinstance(base, ViewProxy):
         of, axes, name = base.base, base.axes, base.name if base.name.startswith("a slice") else "a slice of " + base.name
+    else:
+        of, axes, name = base, tuple([ViewAxis(extent=scalar.as_value(n)) for n in base.shape]), "a slice of " + _name(base)
     parts = iter(padded(key, len(base.shape), what))
-    new_axes: list[ViewAxis] = []
-    for k in range(len(of.shape)):
-        outer = ViewAxis(extent=scalar.as_value(of.shape[k])) if axes is None else axes[k]
-        new_axes.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
-    return ViewProxy(of, new_axes, name)
+    return ViewProxy(of, [axis if axis.extent is None else _part(axis, next(parts), name, what) for axis in axes], name)
 
 
 def _refuse_fields(base: object) -> None:
@@ -172,7 +151,7 @@ def _refuse_fields(base: object) -> None:
         raise type_error(f"{describe(base)} {why}, and cannot be sliced", "use its indices")
 
 
-def _name(base: Any) -> str:
+def _name(base: Viewed) -> str:
     if isinstance(base, SharedArray):
         return f"`{base.ref.name}`"
     return f"`{base.decl.name if isinstance(base, ArrayProxy) else base.name}`"
@@ -223,17 +202,9 @@ def _check_range(first: Value, last: Value, step: int, extent: Value, size: Valu
     with tiles, only accesses are checked."""
     if not scalar.trace_of().options.check_bounds or scalar.trace_of().tiles:
         return
-    b = scalar.builder()
     zero = scalar.constant(0, i32)
     low, high = (first, last) if step > 0 else (last + 1, first + 1)
     good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(size, i32)))
     good = scalar.bit_or(good, scalar.emit(ir.eq, extent, zero))
     message = f"{name} from {{0}} to {{1}} is out of range: there are {{2}} indices"
-    operands = (first, last, scalar.cast(size, i32))
-    site = FaultSite("bounds", message, (i32, i32, i32), b.loc)
-    b.emit(ir.check, good.op, *[value.op for value in operands], attr=site, type=VOID)
-
-
-def needs_wide_counts(view: ViewProxy) -> bool:
-    """Return whether the number of its elements may need 64 bits."""
-    return isinstance(view.base, ArrayProxy) and view.base.decl.wide
+    scalar.emit_check("bounds", good, message, (first, last, scalar.cast(size, i32)))

@@ -15,7 +15,7 @@ import platform
 import sys
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
 
 from spirograd.base import validity
 from spirograd.base.device import CodeCache
@@ -53,8 +53,8 @@ class PoolCode:
     kind: str
     entries: dict[str, int]
     launch: cpu_call.Entry
-    worker_main: Any
-    stop: Any
+    worker_main: Callable[[int], object]
+    stop: Callable[[int], object]
     library: Library
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 # `launch` collects when this number of resources was released; otherwise each allocation and each synchronization collects.
 COLLECT_AT = 1024
@@ -14,7 +14,10 @@ def _at_once() -> int:
     return 0
 
 
-class DeletionQueue:
+T = TypeVar("T")
+
+
+class DeletionQueue(Generic[T]):
     """The deferred deletion queue: it calls ``delete`` with released resources once they may be deleted.
 
     ``released``: resources since the last `collect`; ``held``: bytes of memory that pending work may still use. `put` and `extend` take no
@@ -23,11 +26,11 @@ class DeletionQueue:
 
     __slots__ = ("_delete", "_waiting", "extend", "held", "put", "released")
 
-    def __init__(self, delete: Callable[[Any], None]) -> None:
+    def __init__(self, delete: Callable[[T], None]) -> None:
         self._delete = delete
-        self.released: deque[object] = deque()
+        self.released: deque[T] = deque()
         self.put, self.extend = self.released.append, self.released.extend
-        self._waiting: deque[tuple[int, Any]] = deque()
+        self._waiting: deque[tuple[int, T]] = deque()
         self.held = 0
 
     def __len__(self) -> int:

@@ -141,7 +141,7 @@ class InterpreterDevice:
 
     # Work
 
-    def load(self, kernel: CompiledKernel) -> Any:
+    def load(self, kernel: CompiledKernel) -> object:
         if kernel.run is None:
             raise SpirogradRuntimeError(f"{kernel.name} was compiled for {kernel.target_name}, not for the interpreter")
         return kernel.run

@@ -18,9 +18,25 @@ import weakref
 
 # `signal.getsignal` makes an enum of a number, which takes 6 us: this runs at each launch.
 from _signal import getsignal  # type: ignore[import-not-found]
-from typing import Any
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Protocol, Union, cast
+
+if TYPE_CHECKING:
+    from spirograd.base.device import Lock
+
+    class DeviceLock(Lock, Protocol):
+        """A re-entrant lock."""
+
+        def __enter__(self) -> bool: ...
+
+        def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None: ...
+
+        def _is_owned(self) -> bool: ...
+
 
 _SIGINT = int(signal.SIGINT)
+Handler = Callable[[int, Union[FrameType, None]], object]
 
 
 class _Pending:
@@ -29,16 +45,16 @@ class _Pending:
     __slots__ = ("handler",)
 
     def __init__(self) -> None:
-        self.handler: Any = None
+        self.handler: Handler | None = None
 
 
 pending = _Pending()
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_locks: weakref.WeakSet[DeviceLock] = weakref.WeakSet()
 
 
-def device_lock() -> Any:
+def device_lock() -> DeviceLock:
     """Return a new re-entrant lock of a device."""
-    lock = threading.RLock()
+    lock = cast("DeviceLock", threading.RLock())  # whose stub lacks `_is_owned`
     _locks.add(lock)
     return lock
 
@@ -48,10 +64,10 @@ class _Deferring:
 
     __slots__ = ("previous",)
 
-    def __init__(self, previous: Any) -> None:
+    def __init__(self, previous: Handler) -> None:
         self.previous = previous
 
-    def __call__(self, number: int, frame: Any) -> Any:
+    def __call__(self, number: int, frame: FrameType | None) -> object:
         if _inside():
             pending.handler = self.previous
             return None

@@ -11,7 +11,6 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from spirograd.base.loc import Loc
 from spirograd.llvmgen import fault_handler as layout
@@ -35,7 +34,7 @@ class _Table:
     def __init__(self, address: int) -> None:
         self.words = (ctypes.c_uint64 * layout.WORDS).from_address(address)
         self._kept: list[object] = [_BEFORE, _AFTER]  # A handler may be reading replaced memory.
-        self._records: Any = ()
+        self._records = (ctypes.c_uint64 * 0)()
         self._free: list[int] = []
         self._grow()
         self.words[layout.FLIGHT] = FLIGHT.address
@@ -57,7 +56,7 @@ class _Table:
             self._grow()
         number = self._free.pop()
         first = number * layout.RECORD_WORDS
-        self._records[first + 2 : first + 4] = text.words[:]
+        self._records[first + 2], self._records[first + 3] = text.words[:]
         self._records[first : first + 2] = [begin, end]
         return number
 
@@ -98,7 +97,7 @@ class WatchedCode:
     ``entries``: the symbol of each task.
     """
 
-    def __init__(self, owner: Any, name: str, code: Iterable[CodeRange], entries: Sequence[str]) -> None:
+    def __init__(self, owner: object, name: str, code: Iterable[CodeRange], entries: Sequence[str]) -> None:
         self._name = name
         self._code = list(code)
         self._entries = entries

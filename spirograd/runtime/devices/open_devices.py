@@ -6,9 +6,18 @@ import atexit
 import os
 import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.errors import SpirogradRuntimeError
+
+if TYPE_CHECKING:
+
+    class OpenDevice(Protocol):
+        """A device that is open."""
+
+        def close(self) -> None: ...
+
+        def _abandon(self) -> None: ...
 
 
 class OpenDevices:
@@ -19,7 +28,7 @@ class OpenDevices:
     """
 
     def __init__(self) -> None:
-        self._devices: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._devices: weakref.WeakSet[OpenDevice] = weakref.WeakSet()
         self.add, self.discard = self._devices.add, self._devices.discard
         atexit.register(self._close_all)
         if hasattr(os, "register_at_fork"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from spirograd.base import validity
 from spirograd.base.caps import Capabilities
@@ -37,6 +37,9 @@ class WorkLost(DeviceLost):
     )
 
 
+M = TypeVar("M", contravariant=True)
+
+
 class StagedReadback(Protocol):
     """A recorded copy to staging memory, which is reused when the readback is dropped. Both methods are called in the device's turn."""
 
@@ -47,19 +50,19 @@ class StagedReadback(Protocol):
         """Submit recorded work up to the copy, and wait until `poll` returns the bytes."""
 
 
-class DeviceTransfers(Protocol):
+class DeviceTransfers(Protocol[M]):
     """Transfers between host and device, in order with launches. ``memory`` is the handle of a buffer. Called in the device's turn."""
 
-    def upload(self, memory: Any, offset: int, data: memoryview) -> None: ...
+    def upload(self, memory: M, offset: int, data: memoryview) -> None: ...
 
-    def download(self, memory: Any, offset: int, out: memoryview) -> None: ...
+    def download(self, memory: M, offset: int, out: memoryview) -> None: ...
 
-    def read_async(self, memory: Any, offset: int, nbytes: int) -> StagedReadback | bytes:
+    def read_async(self, memory: M, offset: int, nbytes: int) -> StagedReadback | bytes:
         """Record a readback; or return the bytes, where the host can read them without a wait."""
 
-    def fill(self, memory: Any, offset: int, nbytes: int, word: int) -> None: ...
+    def fill(self, memory: M, offset: int, nbytes: int, word: int) -> None: ...
 
-    def copy(self, target: Any, target_offset: int, source: Any, source_offset: int, nbytes: int) -> None: ...
+    def copy(self, target: M, target_offset: int, source: M, source_offset: int, nbytes: int) -> None: ...
 
 
 class Turn:
@@ -160,7 +163,7 @@ class StreamedDevice(ABC):
     info: DeviceInfo
     caps: Capabilities
     _device: Any = None  # The driver's device, None before it is opened and after it is closed.
-    _transfers: DeviceTransfers
+    _transfers: DeviceTransfers[Any]
 
     def __init__(self) -> None:
         self.waits = 0

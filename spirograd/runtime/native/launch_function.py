@@ -7,7 +7,6 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base import validity
 from spirograd.base.device import CodeCache
@@ -22,7 +21,7 @@ from spirograd.runtime.native import launch_code, state, step_code
 from spirograd.runtime.native.launch_preparation import Prepared
 
 # A function of the arguments of a call, as a tuple: launches and returns the result, or does nothing and returns NotImplemented.
-Launch = Callable[[tuple[Any, ...]], Any]
+Launch = Callable[[tuple[object, ...]], object]
 
 _MODULES = (state, step_code, launch_code)
 _EXPORTS = {name: f"sg_{name}" for name in ("launch", *functions_of(step_code))}
@@ -41,7 +40,7 @@ class Code:
     method: builtins.Method
     library: Library
 
-    def function(self, records: Sequence[Prepared], kept: Any = None) -> Launch:
+    def function(self, records: Sequence[Prepared], kept: object = None) -> Launch:
         """Return a function that launches by the first of these records that fits. It also keeps ``kept`` alive."""
         owner = (b"".join([prepared.record for prepared in records]) + _END, *[prepared.objects for prepared in records], kept)
         launch: Launch = self.method.function(owner)

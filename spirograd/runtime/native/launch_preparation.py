@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from spirograd.runtime.native import object_layout
 from spirograd.runtime.native.array_words import PACKED, ROLES
 from spirograd.runtime.native.launch_code import BEFORE, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
+
+if TYPE_CHECKING:
+    from spirograd.base.device import Lock
+    from spirograd.base.sizes.evaluate import Shaped
 
 _FIRST_ADDRESS = 8
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
@@ -38,7 +42,7 @@ class Prepared:
     number: int
     record: bytes
     objects: tuple[object, ...]
-    about: tuple[Any, ...]
+    about: tuple[object, ...]
 
 
 class LaunchSteps:
@@ -178,7 +182,7 @@ class LaunchSteps:
         else:
             self._steps.append((f"integer{bits}", int(t.min), min(int(t.max), _I64_MOST), place))
 
-    def array(self, value: object) -> None:
+    def array(self, value: Shaped) -> None:
         """Take the current object as the next flat argument: any ndarray of the type and session of ``value``."""
         if self._same_arrays:
             self.same(value, mortal=True)
@@ -220,7 +224,7 @@ class LaunchSteps:
         self._keep_extents(value, 0)
         self._flat += 1
 
-    def _keep_extents(self, value: Any, first: int) -> None:
+    def _keep_extents(self, value: Shaped, first: int) -> None:
         """Check the extents. ``first``: the index of the first extent in the words of the array."""
         for k, axis in self._extents_kept:
             if k == self._flat:
@@ -264,7 +268,7 @@ class LaunchSteps:
         self._objects.append(value)
         return id(value)
 
-    def finish(self, entry: tuple[int, int], keep: Sequence[object], outer: object = None, lock: object = None) -> Prepared:
+    def finish(self, entry: tuple[int, int], keep: Sequence[object], outer: Lock | None = None, lock: Lock | None = None) -> Prepared:
         """Return the finished record, which keeps ``keep`` alive.
 
         ``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, acquired in this
@@ -281,7 +285,7 @@ class LaunchSteps:
         about = (*self._steps, *self._locked, *self._after)
         return Prepared(self._record.number, record, (*self._objects, *keep), about)
 
-    def _methods(self, lock: Any) -> tuple[int, int]:
+    def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)
 
     def _packed(self, steps: Sequence[tuple[str, int, int, int]]) -> bytes:

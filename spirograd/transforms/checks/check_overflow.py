@@ -51,18 +51,18 @@ class _CheckOverflow(Rewriter):
             self.b.emit(ops.check, self.b.emit(ops.ne, y, self.b.const(0, t)), x, y, attr=site, type=VOID)
         if op.code in _QUOTIENTS and t.kind == "int" and _may_be(x, int(t.min)) and _may_be(y, -1):
             fits = self.b.emit(ops.not_, _is_lowest_by_minus_one(self.b, x, y))
-            self._require(fits, new.args, f"{expression} does not fit {t.name}", op)
+            self._require(fits, new.args, "Division", expression, op)
         return new
 
     def _checked(self, op: Op) -> Op:
         new = self.copy(op)
         t = op.type
-        test, expression = _TESTS[op.code]
+        test, name, expression = _TESTS[op.code]
         if op.attr is not None or not isinstance(t, DType) or t.kind not in ("int", "uint") or all(a.code is ops.const for a in new.args):
             return new
         if len(op.args) == 1 and not t.is_signed:
             return new
-        self._require(test(self.b, new.args, new), new.args, f"{expression} does not fit {t.name}", op)
+        self._require(test(self.b, new.args, new), new.args, name, expression, op)
         return new
 
     def _atomic(self, op: Op) -> Op:
@@ -72,17 +72,19 @@ class _CheckOverflow(Rewriter):
         kind, t = op.attr[0], op.type
         if kind == "add" and isinstance(t, DType) and t.kind == "int":
             args = (new, new.args[-1])
-            self._require(_add(self.b, args, self.b.emit(ops.add, *args)), args, f"{{0}} + {{1}} does not fit {t.name}", op)
+            self._require(_add(self.b, args, self.b.emit(ops.add, *args)), args, "Addition", "{0} + {1}", op)
         return new
 
-    def _require(self, fits: Op, operands: Sequence[Op], message: str, op: Op) -> None:
-        """Fail, or print ``message``, if ``op`` overflows."""
+    def _require(self, fits: Op, operands: Sequence[Op], name: str, expression: str, op: Op) -> None:
+        """Fail, or print a report that begins as the Taichi family's, if ``op``, an operation of this name, overflows."""
         b, types = self.b, tuple([_dtype(x) for x in operands])
+        message = f"{expression} does not fit {_dtype(op).name}"
         if not self.warns:
             b.emit(ops.check, fits, *operands, attr=FaultSite("overflow", message, types, op.loc), type=VOID)
             return
         where = "" if op.loc is None else f" at {op.loc.file}:{op.loc.line}"
         parts: list[str | tuple[int, str]] = [(int(part), "") if part.isdigit() else part for part in re.split(r"[{}]", message) if part]
+        parts.insert(0, f"{name} overflow detected: ")
         overflows = b.emit(ops.not_, fits)
         b.begin()
         b.emit(ops.print_, *operands, attr=PrintSite((*parts, f"{where}\n"), types, op.loc), type=VOID)
@@ -159,11 +161,11 @@ _DIVISIONS: dict[OpCode, str] = {
     ops.floormod: "{0} % {1}",
 }
 _QUOTIENTS = (ops.idiv, ops.floordiv)
-_TESTS: dict[OpCode, tuple[Test, str]] = {
-    ops.add: (_add, "{0} + {1}"),
-    ops.sub: (_sub, "{0} - {1}"),
-    ops.mul: (_mul, "{0} * {1}"),
-    ops.shl: (_shl, "{0} << {1}"),
-    ops.neg: (_not_lowest, "-({0})"),
-    ops.abs_: (_not_lowest, "abs({0})"),
+_TESTS: dict[OpCode, tuple[Test, str, str]] = {
+    ops.add: (_add, "Addition", "{0} + {1}"),
+    ops.sub: (_sub, "Subtraction", "{0} - {1}"),
+    ops.mul: (_mul, "Multiplication", "{0} * {1}"),
+    ops.shl: (_shl, "Shift left", "{0} << {1}"),
+    ops.neg: (_not_lowest, "Negation", "-({0})"),
+    ops.abs_: (_not_lowest, "Absolute value", "abs({0})"),
 }

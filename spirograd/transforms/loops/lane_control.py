@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spirograd.base.dtypes import DType, Lanes, Type, i32, u1, unsigned
+from spirograd.base.dtypes import DType, Lanes, Type, i32, scalar_of, u1, unsigned
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import note_ranges
 from spirograd.ir.nodes import Op, Region
@@ -109,13 +109,15 @@ class LaneControl:
         taken = v.narrow(then)
         return [v.choose(taken, a, b) for a, b in zip(*arms)]
 
-    def _arm(self, region: Region, live: Op, types: Sequence[DType]) -> Sequence[Op]:
+    def _arm(self, region: Region, live: Op, types: Sequence[Type]) -> Sequence[Op]:
         """Build one branch, which is skipped if no lane takes it. Return its results."""
         v = self.v
         if len(region.ops) == 1:
             return self.build(region)
         taken = v.block((), lambda: [self._packed(value) for value in self._with_live(live, region)])
-        skipped = v.block((), lambda: [v.emit(ops.splat, v.number(0, i32 if t is u1 else t), type=self._carried_type(t)) for t in types])
+        skipped = v.block(
+            (), lambda: [v.emit(ops.splat, v.number(0, i32 if t is u1 else scalar_of(t)), type=self._carried_type(t)) for t in types]
+        )
         results = v.b.if_(v.any_lane(live), taken, skipped)
         return [self._unpacked(value, t) for value, t in zip(results, types)]
 

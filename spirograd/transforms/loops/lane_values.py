@@ -131,7 +131,7 @@ class LaneValues:
     def copy(self, op: Op, args: Sequence[Op] | None = None) -> Op:
         """Build ``op`` on scalars, or on other operands."""
         args = [self.scalar(a) for a in op.args] if args is None else args
-        if op.code in (ops.idiv, ops.irem) and self._is_unsigned(op):
+        if op.code in (ops.idiv, ops.irem) and op.attr is None and self._is_unsigned(op):
             return self._unsigned(op, args)
         return self.b.emit(op.code, *args, attr=op.attr, type=self._type(op, args))
 

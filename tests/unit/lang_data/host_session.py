@@ -28,7 +28,7 @@ class HostAllocation:
         self.address = 0x1000  # no address of the host
         self.transfers = 0
         self.shared = set()
-        self.shared_gpu = None
+        self.sharing = None
 
     def read_into(self, offset, out):
         assert offset >= 0 and offset + out.nbytes <= self.nbytes

@@ -8,7 +8,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.lang.data.node_inspection import SNodeType
-from spirograd.lang.data.nodes import KINDS, Dynamic, SNode, Sparse
+from spirograd.lang.data.nodes import KINDS, Dynamic, SNode, Sparse, Tabled
 from spirograd.lang.data.tree import FieldsBuilder
 
 
@@ -31,7 +31,7 @@ def test_parts_of_a_node_cover_its_extents(kind: str) -> None:
     covered = math.prod(n for part in node.parts() for n in part.extents)
     assert covered >= math.prod(node.extents)
     assert covered - math.prod(node.extents) < (node.chunk if isinstance(node, Dynamic) else 1)
-    assert any(part.in_region for part in node.parts()) == node.has_table
+    assert any(part.in_region for part in node.parts()) == isinstance(node, Tabled)
 
 
 def test_sparse_nodes_of_a_tree_have_numbers_of_their_own() -> None:

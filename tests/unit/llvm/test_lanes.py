@@ -66,6 +66,29 @@ def divisors() -> tuple[Any, ...]:
     return run, np.zeros(20, np.int32)
 
 
+def primes() -> tuple[Any, ...]:
+    """Few lanes are active for long, and all divide: the remainder of Python costs more operations than `%` shows."""
+
+    @sg.func
+    def is_prime(n: int):
+        result = True
+        for k in range(2, int(n**0.5) + 1):
+            if n % k == 0:
+                result = False
+                break
+        return result
+
+    @sg.kernel
+    def run(n: int) -> int:
+        count = 0
+        for k in range(2, n):
+            if is_prime(k):
+                count += 1
+        return count
+
+    return run, 100
+
+
 def sorting() -> tuple[Any, ...]:
     @sg.kernel
     def run(x: sg.types.ndarray(sg.i32, 2)):
@@ -119,7 +142,16 @@ def float_sums() -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     ("program", "expected"),
-    [(newton, True), (search, True), (divisors, False), (sorting, False), (printing, False), (tickets, False), (float_sums, False)],
+    [
+        (newton, True),
+        (search, True),
+        (divisors, False),
+        (primes, False),
+        (sorting, False),
+        (printing, False),
+        (tickets, False),
+        (float_sums, False),
+    ],
     ids=lambda p: getattr(p, "__name__", str(p)),
 )
 def test_choice(program: Callable[[], tuple[Any, ...]], expected: bool) -> None:

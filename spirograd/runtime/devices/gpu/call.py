@@ -11,7 +11,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
@@ -78,7 +78,7 @@ class LaunchTask:
         return self.unknown if count is None else min(-(-max(count, 0) // self.each), self.most)
 
 
-def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, Any]:
+def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTask]) -> tuple[Launch, ctypes.Array[ctypes.c_uint64]]:
     """Return a built-in function `(block, counts)` that launches all tasks on the stream whose handle lies at the address ``stream``.
 
     The function returns the first error code, or 0. It raises TypeError if ``block`` is not bytes, SystemError if ``counts`` is not a
@@ -91,7 +91,7 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
     return code.launch.function(ctypes.addressof(memory)), memory
 
 
-def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, groups: Sequence[int]) -> tuple[Any, int]:
+def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, groups: Sequence[int]) -> tuple[ctypes.Structure, int]:
     """Return the context of the function at `CallCode.prepared`, and the address where it leaves an error code.
 
     The launches take blocks of ``nbytes`` and run ``groups`` workgroups for each task. ``words``: the memory returned by `launcher`. Both
@@ -113,7 +113,7 @@ def enterer(code: CallCode, context: int) -> Callable[[], int]:
     return cast("Callable[[], int]", code.enter.function(context))
 
 
-def waiter(code: CallCode, query: str, context: int, times: int) -> tuple[Callable[[int], int], Any]:
+def waiter(code: CallCode, query: str, context: int, times: int) -> tuple[Callable[[int], int], ctypes.Array[ctypes.c_uint64]]:
     """Return a built-in function `(handle)` that queries a stream or an event until it is complete, and the memory that it uses.
 
     The function calls the driver's function ``query`` at most ``times`` times, and returns the last code. The memory must live as long as

@@ -7,7 +7,7 @@ plain names to.
 from __future__ import annotations
 
 import sys
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import CDLL, POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
@@ -116,7 +116,7 @@ class CudaDriver(Driver):
     switch: ClassVar[ModuleType] = cuda_context
     launch_end, dlpack_type, forked_code = 0, 2, 3
 
-    def __init__(self, library: object, path: str) -> None:
+    def __init__(self, library: CDLL, path: str) -> None:
         super().__init__(library, path)
         self._contexts: dict[int, tuple[int, int]] = {}  # With the handles of their devices.
 

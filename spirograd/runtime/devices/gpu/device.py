@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spirograd.base import validity
 from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
@@ -66,7 +66,7 @@ class Executable:
         name: str,
         nbytes: int,
         run: Launch,
-        words: Any,
+        words: ctypes.Array[ctypes.c_uint64],
         tasks: Sequence[call.LaunchTask],
         usage: tuple[modules.Usage, ...],
         by_address: bool,
@@ -83,15 +83,16 @@ class Executable:
 class ContextTurn(Turn):
     """A turn with the device's context current in the thread. The turn restores the previous context at its end."""
 
-    __slots__ = ("_entered",)
+    __slots__ = ("_entered", "_gpu")
 
-    def __init__(self, device: StreamedDevice) -> None:
+    def __init__(self, device: GpuDevice) -> None:
         super().__init__(device)
+        self._gpu = device
         self._entered: list[int] = []  # For each turn that the thread with the lock is in.
 
     def __enter__(self) -> None:
         super().__enter__()
-        device: Any = self._device
+        device = self._gpu
         entered = device._enter()
         if entered < 0:
             try:
@@ -104,8 +105,7 @@ class ContextTurn(Turn):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         entered = self._entered.pop()
         if entered:
-            device: Any = self._device
-            device._driver.leave(entered)
+            self._gpu._driver.leave(entered)
         super().__exit__(kind, error, where)
 
 

@@ -10,15 +10,18 @@ import ctypes
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from collections.abc import Callable, Mapping
+from ctypes import CDLL, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spirograd.base import knobs
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.devices.gpu.features import Features
 from spirograd.runtime.devices.streamed import DeviceLost
+
+if TYPE_CHECKING:
+    from _ctypes import CFuncPtr
 
 HANDLE, ADDRESS = c_void_p, c_uint64
 OUT = c_void_p  # pointers to results, as `ctypes.byref` gives them
@@ -105,7 +108,7 @@ class Driver(ABC):
     dlpack_type: ClassVar[int]
     forked_code: ClassVar[int | None]
 
-    def __init__(self, library: Any, path: str) -> None:
+    def __init__(self, library: CDLL, path: str) -> None:
         self.path = path
         self.process = os.getpid()
         functions = {name: (self.symbols[name], arguments) for name, arguments in SIGNATURES.items()} | dict(self.own)
@@ -130,7 +133,7 @@ class Driver(ABC):
         """Return whether graphs can have loops whose condition lies in memory of the device."""
         return False
 
-    def __getattr__(self, name: str) -> Any:  # Declares the functions to type checkers.
+    def __getattr__(self, name: str) -> Callable[..., int]:  # Declares the functions to type checkers.
         raise AttributeError(name)
 
     # --- differences between the drivers ---
@@ -197,7 +200,7 @@ class Driver(ABC):
 
     # --- common to both drivers ---
 
-    def call(self, what: str, function: Any, *args: Any) -> None:
+    def call(self, what: str, function: Callable[..., int], *args: object) -> None:
         """Call one of the functions; raise the same errors as `check`."""
         code = function(*args)
         if code:
@@ -251,10 +254,11 @@ class Driver(ABC):
         self.call(f"read attribute {number} of device {ordinal}", self.device_attribute, byref(value), number, self.handle(ordinal))
         return value.value
 
-    def find(self, library: object, symbol: str) -> Any:
+    def find(self, library: CDLL, symbol: str) -> CFuncPtr:
         """Return a function of the library. Raises SpirogradRuntimeError if the library is too old to have it."""
         try:
-            return getattr(library, symbol)
+            function: CFuncPtr = getattr(library, symbol)
+            return function
         except AttributeError:
             raise SpirogradRuntimeError(f"the {self.api} driver {self.path} lacks {symbol}: {self.needed}") from None
 

@@ -11,7 +11,7 @@ import ctypes
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import POINTER, byref, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.device import Buffer, Loop, Sections, Step, one_by_one
@@ -20,6 +20,9 @@ from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import RELAXED, Stream
 from spirograd.runtime.devices.gpu.transfer import GpuTransfers
+
+if TYPE_CHECKING:
+    from spirograd.runtime.devices.gpu.device import Executable
 
 _CONDITIONAL = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE = 1  # CU_GRAPH_COND_TYPE_WHILE
@@ -120,7 +123,7 @@ class DriverGraph:
         self.handle = handle
         self._steps = steps
 
-    def by_parts(self, device: object) -> None:
+    def by_parts(self, device: Any) -> None:
         """Have ``device`` run the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)
@@ -177,7 +180,7 @@ class SeriesRecorder:
 class LoopRecorder(SeriesRecorder):
     """A recorder of graphs with loops. ``context``: the current context. ``setter``: the executable of `condition_kernel`."""
 
-    def __init__(self, stream: Stream, sides: SideStreams, between: int, context: int, work: GraphWork, setter: Any) -> None:
+    def __init__(self, stream: Stream, sides: SideStreams, between: int, context: int, work: GraphWork, setter: Executable) -> None:
         super().__init__(stream, sides, between, work)
         self._context = context
         self._setter = setter
@@ -194,14 +197,15 @@ class LoopRecorder(SeriesRecorder):
             driver.graph_destroy(graph)
         return executable.value or 0
 
-    def _add(self, graph: int, nodes: Iterable[Any], after: tuple[int, ...]) -> tuple[int, ...]:
+    def _add(self, graph: int, nodes: Iterable[Step | Sections | Loop], after: tuple[int, ...]) -> tuple[int, ...]:
         """Add work to a graph after some of its nodes. Return the nodes that later work must come after."""
         for is_loop, group in itertools.groupby(nodes, lambda node: isinstance(node, Loop)):
             if is_loop:
                 for loop in group:
+                    assert isinstance(loop, Loop)
                     after = self._add_loop(graph, loop, after)
             else:
-                steps = list(group)
+                steps = [node for node in group if not isinstance(node, Loop)]
                 after = self._capture(graph, after, lambda steps=steps: self.give(steps))  # type: ignore[misc]
         return after
 

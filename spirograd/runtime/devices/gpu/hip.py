@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import byref, c_char_p, c_int, c_void_p
+from ctypes import CDLL, byref, c_char_p, c_int, c_void_p
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
@@ -94,7 +94,7 @@ class HipDriver(Driver):
     switch: ClassVar[ModuleType] = hip_context
     launch_end, dlpack_type, forked_code = 3, 10, None
 
-    def __init__(self, library: Any, path: str) -> None:
+    def __init__(self, library: CDLL, path: str) -> None:
         super().__init__(library, path)
         self.error_name, self.error_text = self.find(library, "hipGetErrorName"), self.find(library, "hipGetErrorString")
         for function in (self.error_name, self.error_text):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_void_p
-from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.gpu.driver import Driver
@@ -62,7 +61,7 @@ def _image(image: bytes) -> bytes:
     return image if is_machine_code(image) else image + b"\0"
 
 
-def _refuse(driver: Driver, code: int, what: str, log: _Log) -> Any:
+def _refuse(driver: Driver, code: int, what: str, log: _Log) -> None:
     """Raise the error of a code, with the compiler's messages."""
     try:
         driver.check(code, what)

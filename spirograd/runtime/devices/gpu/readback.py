@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.allocator import pinned
 from spirograd.runtime.devices.gpu.stream import Stream
-from spirograd.runtime.devices.staging import Cell, Cells
+from spirograd.runtime.devices.staging import StagingCell, StagingCells
 from spirograd.runtime.devices.streamed import StreamedDevice
 
 
@@ -22,42 +21,42 @@ class PinnedBlock:
     size: int
 
 
-def pinned_cells(stream: Stream) -> Cells:
+def pinned_cells(stream: Stream) -> StagingCells[PinnedBlock]:
     """Return cells of pinned memory."""
     driver = stream.driver
-    return Cells(lambda nbytes: PinnedBlock(pinned(driver, nbytes), nbytes), lambda block: driver.host_free(block.host))
+    return StagingCells(lambda nbytes: PinnedBlock(pinned(driver, nbytes), nbytes), lambda block: driver.host_free(block.host))
 
 
 class CellReadback:
     """A `StagedReadback` into a cell, which it returns at its end. The bytes are available when the event of the cell is complete."""
 
-    __slots__ = ("_cell", "_nbytes", "_stream")
+    __slots__ = ("_cell", "_event", "_nbytes", "_stream")
 
-    def __init__(self, stream: Stream, cell: Cell, nbytes: int) -> None:
+    def __init__(self, stream: Stream, cell: StagingCell[PinnedBlock], nbytes: int) -> None:
         self._stream, self._cell, self._nbytes = stream, cell, nbytes
         if cell.event is None:
             cell.event = stream.event()
+        self._event = cell.event
 
     @property
     def address(self) -> int:
         """The address of the destination."""
-        address: int = self._cell.block.host + self._cell.offset
-        return address
+        return self._cell.block.host + self._cell.offset
 
     def record(self) -> None:
         """Mark that the copy is recorded."""
-        self._stream.record(self._cell.event)
+        self._stream.record(self._event)
 
     @property
     def arrived(self) -> bool:
         """Return whether the bytes are in the cell."""
-        return self._stream.done(self._cell.event)
+        return self._stream.done(self._event)
 
     def poll(self) -> bytes | None:
         return ctypes.string_at(self.address, self._nbytes) if self.arrived else None
 
     def wait(self) -> None:
-        self._stream.wait(self._cell.event)
+        self._stream.wait(self._event)
 
     def __del__(self) -> None:
         self._cell.home.append(self._cell)
@@ -68,11 +67,11 @@ class CellArrival:
 
     __slots__ = ("_device", "_move", "_moving", "_readback")
 
-    def __init__(self, device: StreamedDevice, readback: CellReadback, move: Callable[[CellReadback], Future[Any]]) -> None:
+    def __init__(self, device: StreamedDevice, readback: CellReadback, move: Callable[[CellReadback], Future[int]]) -> None:
         self._device = device
         self._readback: CellReadback | None = readback
         self._move = move
-        self._moving: Future[Any] | None = None
+        self._moving: Future[int] | None = None
 
     def here(self) -> bool:
         """Return whether the bytes have arrived, see `Arrival.here`.

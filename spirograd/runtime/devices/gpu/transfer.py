@@ -12,16 +12,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import ParamSpec
 
 import numpy as np
 
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.allocator import DeviceRange, pinned
-from spirograd.runtime.devices.gpu.readback import CellReadback
+from spirograd.runtime.devices.gpu.readback import CellReadback, PinnedBlock
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
-from spirograd.runtime.devices.staging import Cells
+from spirograd.runtime.devices.staging import StagingCells
 
 CHUNK_BYTES = 4 << 20
 CHUNKS = 16
@@ -36,6 +36,9 @@ _FILLING = CHUNKS - 4
 _COMING = 4
 
 
+P = ParamSpec("P")
+
+
 @dataclass(slots=True, eq=False)
 class Chunk:
     """A chunk of pinned memory at ``address``, seen through ``view``; the first ``used`` bytes are taken.
@@ -45,7 +48,7 @@ class Chunk:
 
     address: int
     view: memoryview
-    event: Any
+    event: int
     used: int = 0
     emptied: Future[int] | None = None
 
@@ -53,7 +56,7 @@ class Chunk:
 class GpuTransfers:
     """Transfers between host and device in the order of ``stream``; asynchronous readbacks use ``cells``. The device's lock guards it."""
 
-    def __init__(self, stream: Stream, cells: Cells, sides: SideStreams) -> None:
+    def __init__(self, stream: Stream, cells: StagingCells[PinnedBlock], sides: SideStreams) -> None:
         self._stream = stream
         self._sides = sides
         self._beside: int | None = None  # The stream of large readbacks.
@@ -216,14 +219,14 @@ class GpuTransfers:
         """Copy on the host, in another thread."""
         return self._submit(ctypes.memmove, target, source, nbytes)
 
-    def _submit(self, work: Callable[..., int], *args: object) -> Future[int]:
+    def _submit(self, work: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> Future[int]:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "spirograd-transfer")
         try:
-            return self._workers.submit(work, *args)
+            return self._workers.submit(work, *args, **kwargs)
         except RuntimeError:  # While Python exits, no thread can be started.
             done: Future[int] = Future()
-            done.set_result(work(*args))
+            done.set_result(work(*args, **kwargs))
             return done
 
     def close(self) -> None:

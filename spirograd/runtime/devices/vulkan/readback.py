@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from spirograd.runtime.devices.staging import Cell
+from typing import TYPE_CHECKING
+
+from spirograd.runtime.devices.staging import StagingCell
 from spirograd.runtime.devices.vulkan.stream import Stream
+
+if TYPE_CHECKING:
+    from spirograd.runtime.devices.vulkan.allocator import Block
 
 
 class CellReadback:
@@ -11,7 +16,7 @@ class CellReadback:
 
     __slots__ = ("_nbytes", "_stream", "cell", "value")
 
-    def __init__(self, stream: Stream, cell: Cell, nbytes: int) -> None:
+    def __init__(self, stream: Stream, cell: StagingCell[Block], nbytes: int) -> None:
         self._stream = stream
         self._nbytes = nbytes
         self.cell = cell

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import vulkan as vk
 
@@ -16,7 +17,7 @@ from spirograd.base.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.conflicts import UsedMemory, interleaved
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
-from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
+from spirograd.runtime.devices.vulkan.dispatch import dispatch, padded
 from spirograd.runtime.devices.vulkan.stream import ARGUMENT_BYTES, WORK_STAGES, Stream
 
 _ALIGNMENT = 16
@@ -50,7 +51,7 @@ class RecordedSeries:
         self.commands = commands
         self._steps = steps  # They keep pipelines and memory alive.
 
-    def by_parts(self, device: object) -> None:
+    def by_parts(self, device: Any) -> None:
         """Have ``device`` run the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)
@@ -98,7 +99,7 @@ class SeriesRecorder:
 
     # --- called by steps ---
 
-    def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+    def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device`."""
         data = padded(block)
         if len(block) > self._push_limit:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import Any
 
-from spirograd.runtime.devices.staging import Cells
+from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
 from spirograd.runtime.devices.vulkan.readback import CellReadback
@@ -21,7 +20,7 @@ _IN_FLIGHT = SLOTS - 2
 class VulkanTransfers:
     """The transfers of Vulkan, see `streamed.DeviceTransfers`."""
 
-    def __init__(self, stream: Stream, cells: Cells) -> None:
+    def __init__(self, stream: Stream, cells: StagingCells[Block]) -> None:
         self._stream = stream
         self._cells = cells
 
@@ -93,5 +92,5 @@ def _view(part: Range) -> memoryview:
 
 
 def _host_bytes(block: Block, offset: int, nbytes: int) -> memoryview:
-    raw: Any = (ctypes.c_char * nbytes).from_address(block.host + offset)
+    raw = (ctypes.c_char * nbytes).from_address(block.host + offset)
     return memoryview(raw).cast("B")

@@ -1,0 +1,67 @@
+"""Public programs of the Taichi family, by repository, with what each needs to run a few frames without a display.
+
+Nothing of them is part of this project: `python -m validation.clients` takes a folder of checkouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from validation.family.programs import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One way to run a script of the checkout in folder ``repository`` (the name on GitHub, without the owner).
+
+    ``arguments`` are its command line; ``frame`` and ``deliberate`` are those of `Program`.
+    """
+
+    job: str
+    repository: str
+    script: str
+    arguments: str = ""
+    frame: str = ""
+    deliberate: tuple[str, ...] = ()
+
+
+# After a tape the gradient of the loss is 1, and the gradient of memory that Python overwrites under the tape is that of its old value: 0.
+_LOSS, _OVERWRITTEN = "000 line*.grad", "004 line*.grad"
+
+CLIENTS = (
+    Client("differentiable MPM", "difftaichi", "examples/diffmpm.py", "--iters 20", "tape"),
+    Client("mass-spring robot, learnt", "difftaichi", "examples/mass_spring.py", "1 train --iters 20", "tape", (_LOSS, _OVERWRITTEN)),
+    Client("differentiable electric field", "difftaichi", "examples/electric.py", frame="tape"),
+    Client("differentiable wave equation", "difftaichi", "examples/wave.py", "--iters 20", "tape"),
+    Client("differentiable smoke", "difftaichi", "examples/smoke_taichi_cpu.py", "--iters 20", "tape"),
+    Client("rigid bodies, learnt", "difftaichi", "examples/rigid_body.py", "1 train", "tape"),
+    Client("SPH: weakly compressible", "SPH_Taichi", "run_simulation.py", "--scene_file data/scenes/high_fluid_wcsph.json"),
+    Client("SPH: divergence free", "SPH_Taichi", "run_simulation.py", "--scene_file data/scenes/high_fluid_dfsph.json"),
+    Client("MPM with a sparse grid, 2-D", "taichi_elements", "demo/demo_2d.py"),
+    Client("MPM with a sparse grid, 3-D", "taichi_elements", "demo/demo_3d.py"),
+    Client("lattice Boltzmann, 2-D", "LBM_Taichi", "lbm_solver.py"),
+    Client(
+        "lattice Boltzmann, 3-D",
+        "taichi_LBM3D",
+        "Single_phase/example_cavity.py",
+        frame="LBM_3D_SinglePhase_Solver:LB3D_Solver_Single_Phase.step",
+    ),
+    Client("voxel renderer", "voxel-challenge", "main.py"),
+    Client("voxel renderer, a larger scene", "voxel-challenge", "example1.py"),
+    Client("physically based ray marcher", "RayTracingPBR", "examples/cornell_box/cornell_box_v2.py"),
+    Client("ray marcher of a distance field with glass", "RayTracingPBR", "examples/bunny/bunny_sdf_glass.py"),
+    Client("path tracer", "AdaPT", "render.py", "--arch cpu --type pt --scene cbox --name complex.xml"),
+    Client("bidirectional path tracer", "AdaPT", "render.py", "--arch cpu --type bdpt --scene cbox --name complex.xml"),
+    Client("position based dynamics", "tiPBD", "tiPBD.py"),
+)
+
+
+def programs(checkouts: Path) -> Iterator[Program]:
+    """Yield the programs whose checkout lies in the folder ``checkouts``."""
+    for client in CLIENTS:
+        folder = checkouts / client.repository
+        if (folder / client.script).is_file():
+            name = f"{client.repository}: {client.job}"
+            yield Program(name, folder, folder / client.script, tuple(client.arguments.split()), client.frame, True, client.deliberate)
