@@ -71,6 +71,7 @@ from spirograd.transforms.simplification.simplify import simplify, simplify_lowe
 from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.contract import contract
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
+from spirograd.transforms.tasks.disjoint_arrays import assume_disjoint, compared_arrays
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
 from spirograd.transforms.tasks.gather import gather
@@ -165,6 +166,7 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     """The passes that make tasks of a kernel, and move, combine and privatise its accesses."""
     kernel = run.apply(simplify, kernel, "kernel")
     kernel = run.apply(keep_tile_entries, kernel, "kernel")
+    kernel = run.apply(assume_disjoint, kernel, "kernel")
     kernel = run.apply(gather, kernel, "kernel")
     kernel = run.fuse(kernel)
     kernel = run.apply(offload, kernel, "kernel")
@@ -262,6 +264,7 @@ class _Pipeline:
         artifact.stage_locs = self.stage_locs
         artifact.adstacks = tuple(adstacks_of(kernel).values())
         artifact.space_limits = self.space_limits
+        artifact.disjoint = compared_arrays(kernel, found)
         artifact.recursive = bool(kernel.recursive())
         return artifact
 

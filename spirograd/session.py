@@ -78,10 +78,8 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
-        limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
-        self.device = open_device(
-            config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
-        )
+        limit, threads = _bytes(config.device_memory_GB), config.cpu_max_num_threads
+        self.device = open_device(config.arch, config.device, debug=config.debug, max_threads=threads, device_memory_bytes=limit)
         if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
             self.device.close()
             raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
@@ -92,21 +90,8 @@ class Session:
         self._kinds: dict[object, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
-        budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
-        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=budget)
-        self.language = LanguageOptions(
-            config.default_fp,
-            config.default_ip,
-            config.debug,
-            config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
-            config.short_circuit_operators,
-            config.unrolling_limit,
-            prints_fixed=config.number_format == "fixed",
-            ignores_sign_of_powers=config.negative_powers == "ignore_sign",
-            group_size=config.default_gpu_block_dim,
-            **options_of_device(self.device.caps),
-            detect_races=config.detect_races,
-        )
+        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=_bytes(config.ad_memory_GB))
+        self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
             unfused_by=config.unfused_by(),
@@ -125,7 +110,6 @@ class Session:
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
             self.device.keep_code(self.cache)
-        self.tuner = Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache) if self._is_tuned() else None
         self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
@@ -179,13 +163,23 @@ class Session:
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> LaunchPlan:
+    def prepare(
+        self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None, overlapping: bool = False
+    ) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
-        session's, for code that is small and not run often."""
+        session's, for code that is small and not run often. ``overlapping``: see `CompileOptions`; by default such code is compiled when a
+        launch first needs it."""
         self.prepared += 1
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
-        options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
+        options = replace(self.compile_options, overlapping=overlapping)
+        options = options if opt_level is None else replace(options, opt_level=opt_level)
+        plan = self._prepared(kernel, options)
+        if plan.compiled.disjoint:
+            plan.make_sibling = lambda: self._prepared(kernel, replace(options, overlapping=True))
+        return plan
+
+    def _prepared(self, kernel: nodes.Kernel, options: CompileOptions) -> LaunchPlan:
         begin = perf_counter_ns()
         with span(f"compile {kernel.name}", "compile"):
             compiled = self._compile(kernel, options)
@@ -206,12 +200,14 @@ class Session:
         tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.kernel)
         return [f"{tuning.kernel}, {choice}" for tuning in tunings for choice in tuning.choices()]
 
-    def _is_tuned(self) -> bool:
-        """Return whether launches may measure alternatives: they must be done when they return. Under checks, the alternatives differ in
-        what they report first."""
-        return (
-            self.cfg.tune and not self.cfg.debug and not self.plain and not (self.caps.target.asynchronous or self.caps.target.interpreted)
-        )
+    @once
+    def tuner(self) -> Tuner | None:
+        """What measures alternatives to the code of the cost model; None if launches are not done when they return, or under checks, where
+        alternatives differ in what they report first."""
+        target, config = self.caps.target, self.cfg
+        if not config.tune or config.debug or self.plain or target.asynchronous or target.interpreted:
+            return None
+        return Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache)
 
     def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:
         """Compile ``kernel`` with an alternative to a decision of the cost model, or take it from the offline cache."""
@@ -333,7 +329,7 @@ class Session:
     @one_at_a_time
     def _prepare_builtin(self, key: Hashable, make: Callable[[], nodes.Kernel]) -> LaunchPlan:
         if key not in self._builtins:
-            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False, overlapping=True)
             self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
         return self._builtins[key]
 
@@ -406,8 +402,9 @@ class Session:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            if self.tuner is not None:
-                self.tuner.close()
+            tuner = self.__dict__.get("tuner")
+            if tuner is not None:
+                tuner.close()
             with contextlib.suppress(Exception):
                 self.launcher.synchronize()
             if self._profile is not None:
@@ -424,6 +421,23 @@ def running() -> Session:
     return session
 
 
+def _language_options(config: Config, caps: Capabilities, of_device: Capabilities) -> LanguageOptions:
+    """Return the options of the front end for a session with the capabilities ``caps``, on a device with those of ``of_device``."""
+    return LanguageOptions(
+        config.default_fp,
+        config.default_ip,
+        config.debug,
+        config.check_out_of_bound or config.debug or caps.target.checks_accesses,
+        config.short_circuit_operators,
+        config.unrolling_limit,
+        prints_fixed=config.number_format == "fixed",
+        ignores_sign_of_powers=config.negative_powers == "ignore_sign",
+        group_size=config.default_gpu_block_dim,
+        **options_of_device(of_device),
+        detect_races=config.detect_races,
+    )
+
+
 def _interpreted_target(target: Target) -> str:
     """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
     name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
@@ -431,6 +445,11 @@ def _interpreted_target(target: Target) -> str:
         known = ", ".join([*[known for known, other in TARGETS.items() if not other.interpreted], LOOPS])
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
+
+
+def _bytes(gibibytes: float | None) -> int | None:
+    """Return an amount of memory in bytes, if it is given."""
+    return int(gibibytes * 2**30) if gibibytes else None
 
 
 def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:

@@ -75,7 +75,7 @@ class TapeRecording:
                 launch.packer, launch.number, scratch, kept(launch, launch.packer)
             )
             allocations = [buffer.allocation for buffer in launch.buffers]
-            event.copies += [(f"values saved by {gradient.label}", memory.nbytes) for memory in allocations if memory is not None]
+            event.copies = [(f"values saved by {gradient.label}", memory.nbytes) for memory in allocations if memory is not None]
         else:
             values = launch.run()
         self._need_all(memory, launch, event, Version.AFTER)
@@ -99,7 +99,7 @@ class TapeRecording:
     def write(self, key: Key, at: Part | None, reverse: Callable[[], None] | None) -> None:
         """Save what the host is about to write: in the slice ``at``, or (None) all of it."""
         event = self._event()
-        event.saved += self.versions.write(key, lambda: at)
+        event.save(self.versions.write(key, lambda: at))
         event.reverse = reverse
 
     def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
@@ -118,7 +118,7 @@ class TapeRecording:
         self.versions.stored(key, name, storage)
         self.versions.need(key, at)
         if version is Version.BEFORE:
-            event.before.add(key)
+            event.before |= {key}
         if self.check is not None:
             self.check.expect(event, key, name, storage, at)
 
@@ -136,15 +136,17 @@ class TapeRecording:
     def _need(self, access: LaunchAccess, launch: Launch, event: TapeEvent, version: Version) -> None:
         key, storage = launch.memory(access)
         if storage is None:
-            event.copies += launch.snapshot(access)
+            event.keep(launch.snapshot(access))
             return
         self.versions.stored(key, access.name, storage)
         self.versions.need(key, launch.part(access.at))
         if version is Version.BEFORE:
-            event.before.add(key)
+            event.before |= {key}
 
     def _save(self, access: LaunchAccess, launch: Launch, event: TapeEvent) -> None:
-        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.part, access.at))
+        key = launch.key(access)
+        if self.versions.is_wanted(key):
+            event.save(self.versions.write(key, functools.partial(launch.part, access.at)))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
@@ -194,18 +196,23 @@ class TapeRecording:
         which memory is about to change: key, memory, and part."""
         while self.events:
             event = self.events[-1]  # taken away when it is done, so that `free` finds what is left
-            if before is not None and event.saved:
-                before([(key, saved.memory, saved.part) for key, saved in event.saved])
-            _put([saved for key, saved in event.saved if key in event.before])
+            if event.saved:
+                if before is not None:
+                    before([(key, saved.memory, saved.part) for key, saved in event.saved])
+                _put([saved for key, saved in event.saved if key in event.before])
             self._run_reverse(event)
             if self._copy_memory is not None:
-                for launch in event.used:
-                    while launch.buffers:
-                        allocation = launch.buffers.pop().allocation
-                        assert allocation is not None
-                        self._give(allocation)
-            _put([saved for key, saved in event.saved if key not in event.before])
+                self._free_buffers(event)
+            if event.saved:
+                _put([saved for key, saved in event.saved if key not in event.before])
             self.events.pop()
+
+    def _free_buffers(self, event: TapeEvent) -> None:
+        for launch in event.used:
+            buffers, launch.buffers = launch.buffers, ()
+            for buffer in buffers:
+                assert buffer.allocation is not None
+                self._give(buffer.allocation)
 
     def free(self) -> None:
         """Free the copies that are left after an error. The reverse cannot run any more."""

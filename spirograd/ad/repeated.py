@@ -38,7 +38,7 @@ class Repeated:
             if key not in self._event.before:
                 self.outer.need(self._event, key, name, storage, REPEATED)
         for key, _, _, at in step.written():
-            self._event.saved += self.outer.versions.write(key, lambda at=at: at)  # type: ignore[misc]
+            self._event.save(self.outer.versions.write(key, lambda at=at: at))  # type: ignore[misc]
         self._steps.append(step)
         if isinstance(step, WriteStep):
             self._pending = step
@@ -84,7 +84,7 @@ class Repeated:
         if self._pending is not None:
             self._pending.settle()
             if self._pending.copy is not None:
-                self._event.copies.append((self._pending.copy.memory.name, self._pending.copy.nbytes))
+                self._event.keep([(self._pending.copy.memory.name, self._pending.copy.nbytes)])
             self._pending = None
 
     def _reverse(self) -> None:

@@ -144,6 +144,22 @@ class SpaceLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class DisjointArray:
+    """An array argument in a role that the code assumes to overlap no other one of `CompiledKernel.disjoint`, unless the kernel writes
+    neither.
+
+    ``index``, ``role``: those of its `Slot`. ``ndim``: its axes; ``nbytes``: the bytes of an element, with all components. ``written``:
+    whether the kernel writes it.
+    """
+
+    index: Index
+    role: Role
+    ndim: Axis
+    nbytes: NBytes
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PrintSite:
     """A ``print``: ``parts`` are literal strings or pairs (index into ``dtypes``, format specification); ``dtypes`` are the types of the
     words written."""
@@ -250,7 +266,9 @@ class CompiledKernel:
     ``binaries``: SPIR-V modules, one per ``TaskInfo.binary`` index; or the files of one library of native code. ``returns``: (dtype, byte
     offset in temps) of each scalar returned. ``stages``: text or bytes of every stage by its name, for dumps and ``kernel.ir()``.
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
-    ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves.
+    ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves. ``disjoint``:
+    arrays that the launcher compares before each launch: if they overlap, it runs code that was compiled for arrays that do. Modules of
+    `aot` contain that code as ``overlapping``; sessions compile it when it is first needed.
     """
 
     name: str
@@ -270,6 +288,8 @@ class CompiledKernel:
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
     space_limits: tuple[SpaceLimit, ...] = ()
     recursive: bool = False
+    disjoint: tuple[DisjointArray, ...] = ()
+    overlapping: CompiledKernel | None = None
 
     @property
     def target(self) -> Target:
@@ -300,5 +320,7 @@ FAULT_MAX_OPERANDS = (FAULT_LOOPS - FAULT_OPERANDS) // 2
 # records: site index, launch number, then each value as two words (low, high).
 PRINT_WORDS = 1 << 18
 PRINT_CURSOR, PRINT_CAPACITY, PRINT_DATA = 0, 1, 2
+# The most scalars of an array whose indices have 32 bits: an index near the end can be offset by thousands of elements without an overflow.
+NARROW = (1 << 31) - (1 << 16)
 # Words of the lock table: a power of two. A lock is 1 while it is held.
 LOCK_WORDS = 1 << 12

@@ -13,7 +13,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.base.python_limits import deep_recursion
-from spirograd.interop.jax_kernels import Call, JaxKernel
+from spirograd.interop.jax_kernels import JaxCall, JaxKernel
 from spirograd.interop.jax_primitives import alike, primitives
 from spirograd.interop.kernel_function import Arguments
 from spirograd.ir.text import to_text
@@ -79,7 +79,7 @@ class JaxFunction(JaxKernel):
             else:
                 passed[name] = operand
         shapes, dtypes = self._types({**given, **passed})
-        call = Call(self, tuple(fixed.items()), tuple(passed), shapes, dtypes)
+        call = JaxCall(self, tuple(fixed.items()), tuple(passed), shapes, dtypes)
         specialization = self.specialized(self._stand_ins(call, passed))[1]
         if call not in self._digests:
             with deep_recursion():

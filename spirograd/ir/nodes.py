@@ -174,8 +174,8 @@ class FieldRef:
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
-    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``: more than 2**31 - 1
-    scalars, so addresses need 64 bits."""
+    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``: see `ArrayArg`. ``disjoint``:
+    in every launch of the compiled kernel, the array overlaps no other array with this mark, unless the kernel writes neither."""
 
     name: str
     arg: int
@@ -185,6 +185,7 @@ class ArrayRef:
     role: str = "primal"
     wide: bool = False
     state: str = ""
+    disjoint: bool = False
 
 
 class TempKind(Enum):
@@ -240,11 +241,13 @@ class AdstackRef:
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """Device IR: the buffer whose address is in ``slot``, seen as an array of ``dtype``. One index, in elements."""
+    """Device IR: the buffer whose address is in ``slot``, seen as an array of ``dtype``. One index, in elements. ``disjoint``: see
+    `ArrayRef`."""
 
     name: str
     slot: Slot
     dtype: DType
+    disjoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +441,8 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
+    """An array argument. ``wide``: it may have more than `NARROW` scalars, or an axis of more, so that addresses need 64 bits."""
+
     name: str
     dtype: DType
     ndim: Axis

@@ -167,13 +167,10 @@ class Operator(Protocol):
 
     @overload
     def __call__(self, a: Value, b: Scalar) -> Value: ...
-
     @overload
     def __call__(self, a: Scalar, b: Value) -> Value: ...
-
     @overload
     def __call__(self, a: Number, b: Number) -> Number: ...
-
     @overload
     def __call__(self, a: Scalar, b: Scalar) -> Scalar: ...
 
@@ -556,8 +553,6 @@ def logical_not(x: object) -> Value | bool:
 
 @overload
 def select(condition: Value, a: Scalar, b: Scalar) -> Value: ...
-
-
 @overload
 def select(condition: object, a: Scalar, b: Scalar) -> Scalar: ...
 

@@ -48,8 +48,9 @@ ROUNDS, MANY_ROUNDS = 4, 10
 LONG = 1_000_000
 # The part of the time of the cost model's code that an alternative must need at most: of the shortest time, while its median is no longer.
 BETTER = 0.95
-# Candidates that take this many times as long as the best one run no more, by the number of rounds so far.
-DROPPED = {1: 4.0, 2: 1.5}
+# Candidates that take this many times as long as the best one run no more, by the number of rounds so far. After one round, other work of
+# the machine may be the cause.
+DROPPED = {2: 4.0, 3: 1.5}
 NOTE = "choices 1"  # The name of what the offline cache keeps, with a number for its form.
 # Classes of extents of a kernel. Launches with further ones run as the cost model has it.
 MOST_CLASSES = 16
@@ -273,6 +274,8 @@ class Tuning:
         assert self._candidates is not None
         if trial.remembered is not None:
             trial.chosen = next((c for c in self._candidates if c.name == trial.remembered), None)
+        elif trial.launches:
+            trial.times[""] = int(trial.shortest)
         if len(self._candidates) == 1:
             trial.chosen = self._base
         trial.left = list(self._candidates)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spirograd.base.dtypes import i32
 from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
-from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
+from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.guards import Path
@@ -90,6 +90,10 @@ class CellKernel(Kernel):
         return CellParameter(parameter.name, name, parameter.t)  # type: ignore[attr-defined]
 
 
+# Types of arguments that no tape follows. Most launches have no others.
+_UNTRACED = frozenset((int, float, bool, ScalarNdarray, VectorNdarray, MatrixNdarray))
+
+
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
     """Return ``kernel`` with cells at these places, the same one for each call."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
@@ -102,7 +106,7 @@ def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
 def cells_of(kernel: Kernel, args: Sequence[object]) -> tuple[CellKernel, tuple[object, ...], list[Cell]] | None:
     """Return the kernel with cells for the numbers among ``args`` that a tape follows, its arguments, and the cells; None if there are no
     such numbers, or only where no cell can be, as in template arguments, which refuse them."""
-    if not args or type(kernel) is not Kernel:
+    if type(kernel) is not Kernel or _UNTRACED.issuperset(map(type, args)):
         return None
     which: dict[int, frozenset[int]] = {}
     values, cells = list(args), list[Cell]()
