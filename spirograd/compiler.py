@@ -49,6 +49,7 @@ from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
 from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.loops.vectorise import vectorise
+from spirograd.transforms.lowering.carry_vectors import carry_vectors
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -149,6 +150,7 @@ def compile_kernel(
         kernel = run.apply(lower_remainder, kernel, "lowering")
         kernel = run.apply(lower_atomics, kernel, "lowering")
         kernel = run.apply(widen_integers, kernel, "lowering")
+        kernel = run.apply(carry_vectors, kernel, "lowering")
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
