@@ -27,6 +27,7 @@ from spirograd.api import (
     set_logging_level,
     sync,
     vulkan,
+    wait_for_tuning,
     wgpu,
     x64,
 )
@@ -35,6 +36,7 @@ from spirograd.base.version import __version__ as __version__
 from spirograd.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
+    SpirogradArrayError,
     SpirogradAssertionError,
     SpirogradBoundsError,
     SpirogradCallError,
@@ -153,7 +155,7 @@ from spirograd.lang.graph_statements import GraphStatus, checkpoint, stream_para
 from spirograd.lang.graph_statements import do_while as graph_do_while
 from spirograd.lang.graph_statements import parallel as graph_parallel
 from spirograd.lang.graph_statements import parallel_context as graph_parallel_context
-from spirograd.lang.groups import global_thread_idx
+from spirograd.lang.groups import block_idx, global_thread_idx
 from spirograd.lang.hints import (
     assume_in_range,
     block_local,
@@ -243,6 +245,7 @@ __all__ = [
     "SNode",
     "ScalarField",
     "ScalarNdarray",
+    "SpirogradArrayError",
     "SpirogradAssertionError",
     "SpirogradBoundsError",
     "SpirogradCallError",
@@ -296,6 +299,7 @@ __all__ = [
     "bit_shl",
     "bit_shr",
     "bit_xor",
+    "block_idx",
     "block_local",
     "cache_read_only",
     "cast",
@@ -448,6 +452,7 @@ __all__ = [
     "uint64",
     "volatile_load",
     "vulkan",
+    "wait_for_tuning",
     "wgpu",
     "wrap",
     "x64",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base import dtypes, knobs, tracebacks
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradRuntimeError, translate_by
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
@@ -24,7 +24,7 @@ from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.hints import extension
 from spirograd.runtime import loader
-from spirograd.session import Session
+from spirograd.session import Session, running
 
 if TYPE_CHECKING:
     from spirograd.lang.frontend.kernel import Kernel
@@ -144,6 +144,7 @@ def _choose(names: list[str], config: Config) -> str:
 @one_at_a_time
 def reset() -> None:
     """End the session: its fields, arrays and compiled kernels cannot be used any more."""
+    translate_by(None)
     if context.has_session():
         session = context.session()
         context.set_session(None)
@@ -154,6 +155,14 @@ def reset() -> None:
 def sync() -> None:
     """Wait until all launches are done. Print what kernels printed, and raise SpirogradAssertionError or AdStackOverflow if one failed."""
     context.session().sync()
+
+
+def wait_for_tuning() -> None:
+    """Wait until the code that launches have asked to measure is compiled, which happens in the background: for tests and benchmarks. The
+    next launches measure it."""
+    tuner = running().tuner
+    if tuner is not None:
+        tuner.wait()
 
 
 class _CurrentConfig:

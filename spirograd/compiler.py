@@ -29,7 +29,7 @@ from spirograd.base.sizes.size_nodes import IfLess, Size, walk
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op
+from spirograd.ir.nodes import AdstackRef, ChunkAttr, Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
@@ -49,6 +49,7 @@ from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
 from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.loops.vectorise import vectorise
+from spirograd.transforms.lowering.carry_vectors import carry_vectors
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -70,6 +71,7 @@ from spirograd.transforms.simplification.simplify import simplify, simplify_lowe
 from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.contract import contract
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
+from spirograd.transforms.tasks.disjoint_arrays import assume_disjoint, compared_arrays
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
 from spirograd.transforms.tasks.gather import gather
@@ -148,6 +150,7 @@ def compile_kernel(
         kernel = run.apply(lower_remainder, kernel, "lowering")
         kernel = run.apply(lower_atomics, kernel, "lowering")
         kernel = run.apply(widen_integers, kernel, "lowering")
+        kernel = run.apply(carry_vectors, kernel, "lowering")
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
@@ -163,6 +166,7 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     """The passes that make tasks of a kernel, and move, combine and privatise its accesses."""
     kernel = run.apply(simplify, kernel, "kernel")
     kernel = run.apply(keep_tile_entries, kernel, "kernel")
+    kernel = run.apply(assume_disjoint, kernel, "kernel")
     kernel = run.apply(gather, kernel, "kernel")
     kernel = run.fuse(kernel)
     kernel = run.apply(offload, kernel, "kernel")
@@ -260,6 +264,7 @@ class _Pipeline:
         artifact.stage_locs = self.stage_locs
         artifact.adstacks = tuple(adstacks_of(kernel).values())
         artifact.space_limits = self.space_limits
+        artifact.disjoint = compared_arrays(kernel, found)
         artifact.recursive = bool(kernel.recursive())
         return artifact
 
@@ -301,7 +306,7 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=op.attr.chunks.lanes if op.attr.chunks else 1) for op, info, entry in named)
+    tasks = tuple(_with_code(info, entry, op.attr.chunks) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)
@@ -310,6 +315,12 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     code = compile_module(text, caps, options, need)
     run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir, "kernel.s": code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
+
+
+def _with_code(info: TaskInfo, entry: str, chunks: ChunkAttr | None) -> TaskInfo:
+    """The description of a task whose code was planned. ``chunks``: what was planned for its loops, if any."""
+    info = replace(info, entry=entry, binary=0)
+    return info if chunks is None else replace(info, lanes=chunks.lanes, alternatives=chunks.alternatives)
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:

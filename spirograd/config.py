@@ -31,8 +31,11 @@ class Config:
     check_out_of_bound: bool = False
     detect_races: bool = False
     overflow: str = "error"
+    negative_powers: str = "truncate"
+    number_format: str = "shortest"
     fast_math: bool = True
     fuse_tasks: bool = True
+    tune: bool = True
     offline_cache: bool = True
     offline_cache_file_path: str = field(default_factory=lambda: str(default_folder()))
     offline_cache_max_size_of_files: int = 256 << 20
@@ -82,7 +85,8 @@ _NO_EFFECT: dict[str, str] = {
     "set the environment variable SG_DUMP to the folder for dumps": "debug_dump_path",
     "`log_level` sets what is logged, and handlers of Python's logger `spirograd` where": "log_file verbose verbose_kernel_launches",
     "`sg.profiler.trace(path)` writes one": "timeline",
-    "the scheduler divides the iterations among threads; `cpu_max_num_threads` limits those": "default_cpu_block_dim",
+    "the scheduler divides the iterations among threads; `cpu_max_num_threads` limits those": """
+        cpu_fixed_block_dim cpu_per_worker_min_block_dim cpu_work_scheduling default_cpu_block_dim""",
     "memory is allocated as needed; `device_memory_GB` limits it": "device_memory_fraction",
     "tasks of large kernels are compiled on several threads; `offline_cache` keeps the result": "num_compile_threads",
     "the version of spirograd is unrelated to those of the family; compare `sg.__version__`": "require_version",
@@ -94,7 +98,12 @@ _NO_EFFECT: dict[str, str] = {
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
 # The allowed values of options with a fixed set of values, by name.
-_CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error", "warn")}
+_CHOICES = {
+    "ad_broken_chain": ("error", "warn", "ignore"),
+    "negative_powers": ("truncate", "ignore_sign"),
+    "number_format": ("shortest", "fixed"),
+    "overflow": ("error", "warn"),
+}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 

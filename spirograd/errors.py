@@ -6,6 +6,7 @@ from spirograd.base import later as _later
 from spirograd.base.errors import (
     AdStackOverflow,
     OutOfDeviceMemory,
+    SpirogradArrayError,
     SpirogradAssertionError,
     SpirogradBoundsError,
     SpirogradCallError,
@@ -25,6 +26,7 @@ from spirograd.base.errors import (
 __all__ = [
     "AdStackOverflow",
     "OutOfDeviceMemory",
+    "SpirogradArrayError",
     "SpirogradAssertionError",
     "SpirogradBoundsError",
     "SpirogradCallError",

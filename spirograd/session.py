@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from spirograd.base import knobs, spans
@@ -54,8 +55,9 @@ from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.array_words import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
-from spirograd.runtime.pools import Extent, Pool, PoolPlan
+from spirograd.runtime.pools import Pool, PoolExtent, PoolPlan
 from spirograd.runtime.stream_order import Order
+from spirograd.runtime.tuning import Tuner
 from spirograd.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -76,10 +78,8 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
-        limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
-        self.device = open_device(
-            config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
-        )
+        limit, threads = _bytes(config.device_memory_GB), config.cpu_max_num_threads
+        self.device = open_device(config.arch, config.device, debug=config.debug, max_threads=threads, device_memory_bytes=limit)
         if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
             self.device.close()
             raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
@@ -90,19 +90,8 @@ class Session:
         self._kinds: dict[object, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
-        budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
-        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=budget)
-        self.language = LanguageOptions(
-            config.default_fp,
-            config.default_ip,
-            config.debug,
-            config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
-            config.short_circuit_operators,
-            config.unrolling_limit,
-            group_size=config.default_gpu_block_dim,
-            **options_of_device(self.device.caps),
-            detect_races=config.detect_races,
-        )
+        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=_bytes(config.ad_memory_GB))
+        self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
             unfused_by=config.unfused_by(),
@@ -174,19 +163,31 @@ class Session:
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> LaunchPlan:
+    def prepare(
+        self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None, overlapping: bool = False
+    ) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
-        session's, for code that is small and not run often."""
+        session's, for code that is small and not run often. ``overlapping``: see `CompileOptions`; by default such code is compiled when a
+        launch first needs it."""
         self.prepared += 1
         if on_op is not None:
             return self.launcher.prepare(_compile_kernel(kernel, self.device.caps, self.compile_options, on_op=on_op))
-        options = self.compile_options if opt_level is None else replace(self.compile_options, opt_level=opt_level)
+        options = replace(self.compile_options, overlapping=overlapping)
+        options = options if opt_level is None else replace(options, opt_level=opt_level)
+        plan = self._prepared(kernel, options)
+        if plan.compiled.disjoint:
+            plan.make_sibling = lambda: self._prepared(kernel, replace(options, overlapping=True))
+        return plan
+
+    def _prepared(self, kernel: nodes.Kernel, options: CompileOptions) -> LaunchPlan:
+        begin = perf_counter_ns()
         with span(f"compile {kernel.name}", "compile"):
             compiled = self._compile(kernel, options)
+        compilation = perf_counter_ns() - begin
         folder = knobs.get("SG_OVERRIDE")
         if folder:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
-        return self._loaded(compiled, functools.partial(_locations, kernel, compiled))
+        return self._loaded(compiled, lambda: kernel, options, functools.partial(_locations, kernel, compiled), compilation)
 
     def keeps_traces(self) -> bool:
         """Whether the offline cache keeps traces of kernels. It does not where stages are shown or replaced."""
@@ -205,19 +206,34 @@ class Session:
             self.cache.keep_trace(name, data)
 
     @one_at_a_time
-    def recall(self, key: str, locations: Sequence[Loc | None]) -> LaunchPlan | None:
-        """Load a kernel from the offline cache by its key, without its IR; None if it is not there. ``locations``: of its tasks."""
+    def recall(self, key: str, locations: Sequence[Loc | None], kernel: Callable[[], nodes.Kernel]) -> LaunchPlan | None:
+        """Load a kernel from the offline cache by its key; None if it is not there. ``locations``: of its tasks; ``kernel``: gives its IR,
+        which is needed for other code only."""
+        begin, options = perf_counter_ns(), self.compile_options
         compiled = None if self.cache is None else self.cache.get(key)
         if compiled is None:
             return None
         self.prepared += 1
-        return self._loaded(compiled, lambda: list(locations))
+        plan = self._loaded(compiled, kernel, options, lambda: list(locations), perf_counter_ns() - begin)
+        if compiled.disjoint:
+            plan.make_sibling = lambda: self._prepared(kernel(), replace(options, overlapping=True))
+        return plan
 
-    def _loaded(self, compiled: CompiledKernel, locations: Callable[[], list[Loc | None]]) -> LaunchPlan:
+    def _loaded(
+        self,
+        compiled: CompiledKernel,
+        kernel: Callable[[], nodes.Kernel],
+        options: CompileOptions,
+        locations: Callable[[], list[Loc | None]],
+        compilation: int,
+    ) -> LaunchPlan:
+        """Load a compiled kernel. ``kernel``: gives its IR; ``compilation``: the nanoseconds that it took to compile."""
         plan = self.launcher.prepare(compiled)
         plan.locations = locations
         if isinstance(self.device, ReportsFaults):
             self.device.locate(plan.executable, plan.locations())
+        if self.tuner is not None and compiled.alternatives and not knobs.get("SG_OVERRIDE"):
+            self.tuner.tune(plan, lambda name: self._alternative(kernel(), options, name), compilation)
         return plan
 
     def _shows_stages(self) -> bool:
@@ -227,6 +243,32 @@ class Session:
     @staticmethod
     def _tells_fusion() -> bool:
         return knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
+
+    def measured_choices(self) -> list[str]:
+        """Return a line for each choice of code that launches of a kernel have made by its time."""
+        tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.kernel)
+        return [f"{tuning.kernel}, {choice}" for tuning in tunings for choice in tuning.choices()]
+
+    @once
+    def tuner(self) -> Tuner | None:
+        """What measures alternatives to the code of the cost model; None if launches are not done when they return, or under checks, where
+        alternatives differ in what they report first."""
+        target, config = self.caps.target, self.cfg
+        if not config.tune or config.debug or self.plain or target.asynchronous or target.interpreted:
+            return None
+        return Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache)
+
+    def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:
+        """Compile ``kernel`` with an alternative to a decision of the cost model, or take it from the offline cache."""
+        options = replace(options, alternative=name)
+        if self.cache is None:
+            return _compile_kernel(kernel, self.device.caps, options, _NOT_KEPT)
+        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
+        found = self.cache.get(key)
+        if found is None:
+            found = _compile_kernel(kernel, self.device.caps, options, key)
+            self.cache.put(key, found)
+        return found
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump, telling, shown = knobs.get("SG_DUMP"), self._tells_fusion(), self._shows_stages()
@@ -285,7 +327,7 @@ class Session:
 
     def cells_memory(self, region: CellRegion) -> Pool:
         """Memory of zeros for the cells of a region of a sparse tree."""
-        parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
+        parts = tuple([PoolExtent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
         plan = PoolPlan(parts, region.reserved, region.first, region.most, used, capacity, repr(region.node), region.call)
         with graph_recording.paused():
@@ -334,7 +376,7 @@ class Session:
     @one_at_a_time
     def _prepare_builtin(self, key: Hashable, make: Callable[[], nodes.Kernel]) -> LaunchPlan:
         if key not in self._builtins:
-            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False, overlapping=True)
             self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
         return self._builtins[key]
 
@@ -407,6 +449,9 @@ class Session:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            tuner = self.__dict__.get("tuner")
+            if tuner is not None:
+                tuner.close()
             with contextlib.suppress(Exception):
                 self.launcher.synchronize()
             if self._profile is not None:
@@ -423,6 +468,23 @@ def running() -> Session:
     return session
 
 
+def _language_options(config: Config, caps: Capabilities, of_device: Capabilities) -> LanguageOptions:
+    """Return the options of the front end for a session with the capabilities ``caps``, on a device with those of ``of_device``."""
+    return LanguageOptions(
+        config.default_fp,
+        config.default_ip,
+        config.debug,
+        config.check_out_of_bound or config.debug or caps.target.checks_accesses,
+        config.short_circuit_operators,
+        config.unrolling_limit,
+        prints_fixed=config.number_format == "fixed",
+        ignores_sign_of_powers=config.negative_powers == "ignore_sign",
+        group_size=config.default_gpu_block_dim,
+        **options_of_device(of_device),
+        detect_races=config.detect_races,
+    )
+
+
 def _interpreted_target(target: Target) -> str:
     """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
     name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
@@ -430,6 +492,11 @@ def _interpreted_target(target: Target) -> str:
         known = ", ".join([*[known for known, other in TARGETS.items() if not other.interpreted], LOOPS])
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
+
+
+def _bytes(gibibytes: float | None) -> int | None:
+    """Return an amount of memory in bytes, if it is given."""
+    return int(gibibytes * 2**30) if gibibytes else None
 
 
 def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:

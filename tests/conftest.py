@@ -19,6 +19,7 @@ from typing import Any
 # the number of loops; what a test caches on disk another test must not find.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
 os.environ.setdefault("SG_OFFLINE_CACHE", "0")
+os.environ.setdefault("SG_TUNE", "0")  # times decide nothing in tests but those of tuning
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("SG_CHECK_TAPES", "1")  # every tape of every test is checked against the table of what tapes save
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes three quarters of a GPU in each process

@@ -69,7 +69,14 @@ def ptxas_path() -> str | None:
     return shutil.which("ptxas") or next((str(path) for path in wheels if path.exists()), None)
 
 
-def assembled(module: bytes) -> Verdict:
+def registers_of(module: bytes) -> tuple[Verdict, int, int]:
+    """The most registers that a kernel of a PTX module takes, and how many bytes are spilled: stored by all kernels, for an invocation."""
+    verdict = assembled(module, "-v")
+    said = re.findall(r"Used (\d+) registers|(\d+) bytes spill stores", verdict.text)
+    return verdict, max([int(used or 0) for used, _ in said], default=0), sum([int(spilled or 0) for _, spilled in said])
+
+
+def assembled(module: bytes, *options: str) -> Verdict:
     """PTX through NVIDIA's assembler, for the architecture that it is for; the oldest ones are those of newer devices, too."""
     ptxas = ptxas_path()
     if ptxas is None:
@@ -79,8 +86,8 @@ def assembled(module: bytes) -> Verdict:
     with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
         file.write(module)
         file.flush()
-        status, said, complaint = _run([ptxas, f"-arch=sm_{max(int(found[1]), _OLDEST_SM)}", "-o", os.devnull, file.name])
-    return Verdict(FAILED, complaint + said) if status else Verdict(OK)
+        status, said, complaint = _run([ptxas, *options, f"-arch=sm_{max(int(found[1]), _OLDEST_SM)}", "-o", os.devnull, file.name])
+    return Verdict(FAILED if status else OK, complaint + said)
 
 
 def llvm_program(name: str) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.differentiable_mpm88 import Simulation
 from benchmarks.gpu.contention import copy_2d, counts_256, counts_8000, look_up, maxima, nests, sums_f16, sums_f32  # noqa: F401 - rows
 from benchmarks.gpu.program import BACK, THERE, Program, bodies, directions, image, inactive, samples
+from benchmarks.gpu.tile_factors import factors_16, factors_16_f64, factors_32, factors_32_f64  # noqa: F401 - rows
 
 sg = importlib.import_module(os.environ["BENCHMARKED"])
 OURS = sg.__name__ == "spirograd"

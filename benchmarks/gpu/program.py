@@ -46,6 +46,12 @@ def image(n: int) -> np.ndarray:
     return (np.arange(n * n, dtype=np.int32) % 1000).reshape(n, n).astype(np.float32) * np.float32(0.001)
 
 
+def systems(count: int, n: int) -> np.ndarray:
+    """Positive definite matrices, in 64 bits. Seven differ: all of them would take long to make."""
+    m = np.random.default_rng(0).uniform(-1, 1, (7, n, n))
+    return (m @ m.transpose(0, 2, 1) + np.eye(n))[np.arange(count) % 7]
+
+
 def factor(n: int, number: int) -> np.ndarray:
     """A factor of a product of matrices: eighths, so that all products and their sums are exact in f32."""
     k = np.arange(n * n, dtype=np.int64)

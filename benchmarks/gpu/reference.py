@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.differentiable_mpm88 import BOUND, DT, DX, GRAVITY, GRID, STIFFNESS, TARGET, VOLUME, particles
-from benchmarks.gpu.program import BACK, THERE, bodies, directions, factor, image, inactive, samples
+from benchmarks.gpu.program import BACK, THERE, bodies, directions, factor, image, inactive, samples, systems
 
 _PART = 1 << 22
 
@@ -217,6 +217,15 @@ def nests(size: tuple[int, int]) -> np.ndarray:
         da, db = da + 1e-4 * np.cos(b) * db, db + 1e-4 * np.sin(a) * da
         a, b = a + 1e-4 * np.sin(b), b - 1e-4 * np.cos(a)
     return np.full(len(samples(n)), da + db)
+
+
+def factors_16(size: tuple[int, int]) -> np.ndarray:
+    count, n = size
+    lower = np.linalg.cholesky(systems(7, n))[np.arange(count) % 7]
+    return lower.reshape(-1)[samples(lower.size)]
+
+
+factors_32 = factors_16_f64 = factors_32_f64 = factors_16
 
 
 def tiles_f16(n: int) -> np.ndarray:

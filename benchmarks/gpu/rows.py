@@ -52,6 +52,10 @@ def _products(n: int) -> float:
     return 2e-12 * n**3
 
 
+def _systems(size: tuple[int, int]) -> float:
+    return 1e-6 * size[0]
+
+
 _N, _LARGE = 1 << 27, 1 << 28
 ROWS: tuple[Row, ...] = (
     Row("copy", "copy of 128M f32", _N, 5003, _bytes(2), "TB/s"),
@@ -74,6 +78,26 @@ ROWS: tuple[Row, ...] = (
     Row("launch_and_wait", "launch with 4 arrays and wait", 16, 16, goal=0.008, tolerance=0),
     Row("tiles_f16", "product of 4096 x 4096, f16 added up in f32", 4096, 64, _products, "TFLOP/s", tolerance=0),
     Row("tiles_f64", "product of 4096 x 4096, f64", 4096, 64, _products, "TFLOP/s", tolerance=0),
+    Row("factors_16", "factors of 30,000 matrices of 9 x 9 by tiles of 16, f32", (30_000, 9), (50, 9), _systems, "M/s", tolerance=1e-4),
+    Row("factors_32", "factors of 30,000 matrices of 30 x 30 by tiles of 32, f32", (30_000, 30), (50, 30), _systems, "M/s", tolerance=1e-3),
+    Row(
+        "factors_16_f64",
+        "factors of 30,000 matrices of 40 x 40 by tiles of 16, f64",
+        (30_000, 40),
+        (20, 40),
+        _systems,
+        "M/s",
+        tolerance=1e-9,
+    ),
+    Row(
+        "factors_32_f64",
+        "factors of 30,000 matrices of 40 x 40 by tiles of 32, f64",
+        (30_000, 40),
+        (20, 40),
+        _systems,
+        "M/s",
+        tolerance=1e-9,
+    ),
     Row("eight_loops", "eight loops over 16M f32, fused where that is known", 1 << 24, 10_007, goal=1.1, goal_of="row eight_by_hand"),
     Row("eight_apart", "the same, not fused", 1 << 24, 10_007),
     Row("eight_by_hand", "the same, fused by hand", 1 << 24, 10_007),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import ref as weakly
 
 from spirograd.ad import external_arrays
@@ -32,27 +31,45 @@ from spirograd.lang.frontend.steps import Packer, objects_of
 if TYPE_CHECKING:
     from spirograd.ad.external_arrays import ExternalArray
     from spirograd.lang.session_protocol import Session
+T = TypeVar("T")
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
 
 
 @dataclass
-class Event:
+class TapeEvent:
     """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
     memory the reverse is about. ``launches``: how many of them are recorded.
     """
 
-    saved: list[tuple[Key, Saved]] = field(default_factory=list)
-    before: set[Key] = field(default_factory=set)
+    saved: Sequence[tuple[Key, Saved]] = ()
+    before: Set[Key] = frozenset()
     reverse: Callable[[], None] | None = None
-    copies: list[tuple[str, int]] = field(default_factory=list)
+    copies: Sequence[tuple[str, int]] = ()
     used: Sequence[Launch] = ()
     launches: int = 0
 
+    def save(self, saved: Iterable[tuple[Key, Saved]]) -> None:
+        """Add copies of what the event overwrites."""
+        self.saved = _extended(self.saved, saved)
 
-class Access:
+    def keep(self, copies: Iterable[tuple[str, int]]) -> None:
+        """Add memory that the event keeps besides."""
+        self.copies = _extended(self.copies, copies)
+
+
+def _extended(items: Sequence[T], more: Iterable[T]) -> Sequence[T]:
+    """Return ``items`` and then ``more``: most events have none, and no list for them."""
+    added = [*more]
+    if not added or not isinstance(items, list):
+        return added or items
+    items += added
+    return items
+
+
+class LaunchAccess:
     """Memory that a kernel uses: a field, with its ``key`` and ``storage``, or the array argument number ``arg`` of each launch.
 
     ``at``: the slice that is accessed, where the host can know it. The field is not kept alive.
@@ -90,10 +107,11 @@ class Footprint:
         kernel = specialization.kernel
         self.arrays = any(isinstance(arg, ArrayArg) for arg in kernel.args)
         self.fields = [weakly(field) for field in specialization.fields.values()]
-        self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
-        self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
+        self.used = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
+        self.written = [LaunchAccess(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
         self.accesses, self.writes = (
-            [Access(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)] for effects in (_ALL, _WRITES)
+            [LaunchAccess(ref, specialization.fields, None, at) for ref, at in accesses_by_slice(kernel, effects)]
+            for effects in (_ALL, _WRITES)
         )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
 
@@ -105,12 +123,12 @@ class DerivativeFootprint:
     def __init__(self, gradient: SpecializedDerivative) -> None:
         derivative, fields = gradient.derivative, gradient.primal.fields
         residuals = gradient.residuals if gradient.acts else ()
-        self.residuals = [(Access(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
-        self.writes = [Access(write.ref, fields, write.loc, write.at) for write in derivative.writes]
-        self.accesses = [Access(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
+        self.residuals = [(LaunchAccess(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
+        self.writes = [LaunchAccess(write.ref, fields, write.loc, write.at) for write in derivative.writes]
+        self.accesses = [LaunchAccess(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
-            [Access(place.ref, fields, place.loc) for place in places] for places in places_of
+            [LaunchAccess(place.ref, fields, place.loc) for place in places] for places in places_of
         )
         active = {place.ref for place in derivative.active_outputs} if gradient.acts else set()
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
@@ -143,15 +161,15 @@ class Launch:
         self.specialization = specialization
         self.packer = packer
         self.arrays: list[Ndarray | ExternalArray | None] = []
-        self.external: dict[int, ExternalArray] = {}  # of NumPy and torch
+        self.external: dict[int, ExternalArray] = _NO_ARRAYS  # of NumPy and torch
         footprint = footprint_of(specialization)
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
             self.arrays = objects_of(specialization.steps, args)
             if packer.transfers is not None:
                 self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
-        self.snapshots: dict[int, Allocation] = {}
-        self.buffers: list[Place] = []
+        self.snapshots: Mapping[int, Allocation] = _NO_ALLOCATIONS
+        self.buffers: Sequence[Place] = ()
         self.number: int | None = None
 
     def run(self) -> Returned:
@@ -165,10 +183,14 @@ class Launch:
     def fresh(self) -> Launch:
         """Return the same launch, without what a recording keeps for its reverse."""
         copied = copy.copy(self)
-        copied.snapshots, copied.buffers = {}, []
+        copied.snapshots, copied.buffers = _NO_ALLOCATIONS, ()
         return copied
 
-    def memory(self, access: Access) -> tuple[Key, FieldOrArray | None]:
+    def key(self, access: LaunchAccess) -> Key:
+        """Return the key of memory, as `memory` does."""
+        return access.key if access.arg is None else self.memory(access)[0]
+
+    def memory(self, access: LaunchAccess) -> tuple[Key, FieldOrArray | None]:
         """Return the key of memory, the same in all launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
             return access.key, access.storage
@@ -189,13 +211,14 @@ class Launch:
             return None
         return at.axis, evaluate(at.index, self.packer.scalars, self.packer.arrays)
 
-    def snapshot(self, access: Access) -> Iterator[tuple[str, int]]:
+    def snapshot(self, access: LaunchAccess) -> Iterator[tuple[str, int]]:
         """Keep a copy of an array of the host as it is now, unless there is one; gives its name and bytes."""
         assert access.arg is not None
         if access.arg in self.snapshots:
             return
         array = self.external[access.arg]
-        self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.array(access.arg))
+        copied = external_arrays.device_copy(self.session, array, self.packer.array(access.arg))
+        self.snapshots = {**self.snapshots, access.arg: copied}
         yield access.name, external_arrays.nbytes_of(array)
 
     def contents(self, k: int) -> Array:
@@ -205,6 +228,9 @@ class Launch:
     def again(self) -> Packer:
         """Return the arguments of its derivative."""
         packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
+        if not self.external and not self.buffers:
+            packer.scalars, packer.arrays = self.packer.scalars, self.packer.arrays
+            return packer
         packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
         places: list[Place | None] = [*self.packer.arrays, *self.buffers]
         packer.arrays = places
@@ -215,6 +241,12 @@ class Launch:
                 assert isinstance(binding, ArrayBinding)
                 binding.address, binding.allocation = self.snapshots[k].address, self.snapshots[k]
         return packer
+
+
+# Of launches without such arrays. Launches share them, because what a tape allocates for a launch costs time twice: Python's garbage
+# collector looks at it again and again.
+_NO_ARRAYS: dict[int, ExternalArray] = {}
+_NO_ALLOCATIONS: Mapping[int, Allocation] = {}
 
 
 def memory_of(kernel: KernelIR, effects: tuple[str, ...], primal: bool = True) -> Iterator[MemoryRef]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 
-from spirograd.ad.entries import Access, Launch
+from spirograd.ad.entries import Launch, LaunchAccess
 from spirograd.ad.external_arrays import address_of, on_host
 from spirograd.ad.memory_keys import FieldOrArray, Key, Part
 from spirograd.ad.versions import Saved, Stored, memory_identity
@@ -46,7 +46,7 @@ class Exposed:
         self.known: dict[Key, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
-        self._accesses: dict[Specialization, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
+        self._accesses: dict[Specialization, list[LaunchAccess]] = {}  # of what was compiled: arguments, and fields that were handed out
 
     def handed_out(self, allocation: Allocation, part: str) -> None:
         """Copy a part of an allocation, or all of it, which is about to be handed out."""
@@ -76,7 +76,7 @@ class Exposed:
             if key not in self.known and storage.has_memory() and chosen(storage):
                 self.known[key] = Saved(Stored(_name(storage), storage), None)
 
-    def before(self, launch: Launch, accesses: Sequence[Access]) -> None:
+    def before(self, launch: Launch, accesses: Sequence[LaunchAccess]) -> None:
         """Look for writes to what a launch is about to use. ``accesses``: all of its specialization, the same at each launch."""
         watched = self._accesses.get(launch.specialization)
         if watched is None:
@@ -88,7 +88,7 @@ class Exposed:
             elif storage is not None and is_exposed(storage):
                 self.known[key] = Saved(Stored(access.name, storage), None)
 
-    def after(self, launch: Launch, writes: Sequence[Access]) -> None:
+    def after(self, launch: Launch, writes: Sequence[LaunchAccess]) -> None:
         """Note what a launch wrote."""
         for access in writes if self.known else ():
             known = self.known.get(launch.memory(access)[0])
@@ -136,7 +136,7 @@ class WrittenTensors:
         for key in list(self._known):
             self._look(key)
 
-    def after(self, launch: Launch, active_outputs: Sequence[Access]) -> None:
+    def after(self, launch: Launch, active_outputs: Sequence[LaunchAccess]) -> None:
         """Note what a launch wrote."""
         for access in active_outputs:
             if access.arg in launch.external:

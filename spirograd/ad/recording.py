@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
-from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.entries import DerivativeFootprint, Launch, LaunchAccess, TapeEvent, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import wait_for_exposed
 from spirograd.ad.memory_keys import FieldOrArray, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport, totals
@@ -42,7 +42,7 @@ class TapeRecording:
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         self._copy_memory = copy_memory
         self.versions = Versions(copy_memory)
-        self.events: list[Event] = []
+        self.events: list[TapeEvent] = []
         self.check = check_if_wanted()
         self._scratched: list[Allocation] = []  # allocations for saved values
         self._report: MemoryReport | None = None  # of copies that the last replay has freed
@@ -75,7 +75,7 @@ class TapeRecording:
                 launch.packer, launch.number, scratch, kept(launch, launch.packer)
             )
             allocations = [buffer.allocation for buffer in launch.buffers]
-            event.copies += [(f"values saved by {gradient.label}", memory.nbytes) for memory in allocations if memory is not None]
+            event.copies = [(f"values saved by {gradient.label}", memory.nbytes) for memory in allocations if memory is not None]
         else:
             values = launch.run()
         self._need_all(memory, launch, event, Version.AFTER)
@@ -99,12 +99,12 @@ class TapeRecording:
     def write(self, key: Key, at: Part | None, reverse: Callable[[], None] | None) -> None:
         """Save what the host is about to write: in the slice ``at``, or (None) all of it."""
         event = self._event()
-        event.saved += self.versions.write(key, lambda: at)
+        event.save(self.versions.write(key, lambda: at))
         event.reverse = reverse
 
     def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Record that the host has replaced the contents ``before``."""
-        self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
+        self.events.append(TapeEvent(saved=self.versions.replace(key, before), reverse=reverse))
 
     def call(self, reverse: Callable[[], None], used: Parts) -> None:
         """Record a gradient of Python's own, which reads the memory ``used`` as it is now."""
@@ -113,38 +113,40 @@ class TapeRecording:
         for (key, at), (name, storage) in used.items():
             self.need(event, key, name, storage, FUNCTION, at)
 
-    def need(self, event: Event, key: Key, name: str, storage: FieldOrArray, version: Version, at: Part | None = None) -> None:
+    def need(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, version: Version, at: Part | None = None) -> None:
         """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, in a slice or (None) all of it."""
         self.versions.stored(key, name, storage)
         self.versions.need(key, at)
         if version is Version.BEFORE:
-            event.before.add(key)
+            event.before |= {key}
         if self.check is not None:
             self.check.expect(event, key, name, storage, at)
 
-    def _event(self) -> Event:
-        event = Event()
+    def _event(self) -> TapeEvent:
+        event = TapeEvent()
         self.events.append(event)
         return event
 
-    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: Event, version: Version) -> None:
+    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: TapeEvent, version: Version) -> None:
         """Note that the reverse of a launch reads the contents of memory now, its ``version`` of them."""
         for access, needed in memory.residuals:
             if needed is version:
                 self._need(access, launch, event, version)
 
-    def _need(self, access: Access, launch: Launch, event: Event, version: Version) -> None:
+    def _need(self, access: LaunchAccess, launch: Launch, event: TapeEvent, version: Version) -> None:
         key, storage = launch.memory(access)
         if storage is None:
-            event.copies += launch.snapshot(access)
+            event.keep(launch.snapshot(access))
             return
         self.versions.stored(key, access.name, storage)
         self.versions.need(key, launch.part(access.at))
         if version is Version.BEFORE:
-            event.before.add(key)
+            event.before |= {key}
 
-    def _save(self, access: Access, launch: Launch, event: Event) -> None:
-        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.part, access.at))
+    def _save(self, access: LaunchAccess, launch: Launch, event: TapeEvent) -> None:
+        key = launch.key(access)
+        if self.versions.is_wanted(key):
+            event.save(self.versions.write(key, functools.partial(launch.part, access.at)))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
@@ -183,7 +185,7 @@ class TapeRecording:
             self._run_reverse(event)
             yield from _swap([saved for key, saved in event.saved if key not in event.before])
 
-    def _run_reverse(self, event: Event) -> None:
+    def _run_reverse(self, event: TapeEvent) -> None:
         if self.check is not None:
             self.check.compare(event)
         if event.reverse is not None:
@@ -194,18 +196,23 @@ class TapeRecording:
         which memory is about to change: key, memory, and part."""
         while self.events:
             event = self.events[-1]  # taken away when it is done, so that `free` finds what is left
-            if before is not None and event.saved:
-                before([(key, saved.memory, saved.part) for key, saved in event.saved])
-            _put([saved for key, saved in event.saved if key in event.before])
+            if event.saved:
+                if before is not None:
+                    before([(key, saved.memory, saved.part) for key, saved in event.saved])
+                _put([saved for key, saved in event.saved if key in event.before])
             self._run_reverse(event)
             if self._copy_memory is not None:
-                for launch in event.used:
-                    while launch.buffers:
-                        allocation = launch.buffers.pop().allocation
-                        assert allocation is not None
-                        self._give(allocation)
-            _put([saved for key, saved in event.saved if key not in event.before])
+                self._free_buffers(event)
+            if event.saved:
+                _put([saved for key, saved in event.saved if key not in event.before])
             self.events.pop()
+
+    def _free_buffers(self, event: TapeEvent) -> None:
+        for launch in event.used:
+            buffers, launch.buffers = launch.buffers, ()
+            for buffer in buffers:
+                assert buffer.allocation is not None
+                self._give(buffer.allocation)
 
     def free(self) -> None:
         """Free the copies that are left after an error. The reverse cannot run any more."""

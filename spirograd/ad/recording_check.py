@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of
+from spirograd.ad.entries import Launch, LaunchAccess, TapeEvent, derivative_footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part
 from spirograd.ad.versions import Stored, memory_generation
 from spirograd.base import knobs
@@ -29,27 +29,27 @@ class RecordingCheck:
 
     def __init__(self) -> None:
         self._expected: dict[int, dict[tuple[Key, Part | None], _Expected]] = {}
-        self._events: list[Event] = []  # kept, so that their numbers stay theirs
+        self._events: list[TapeEvent] = []  # kept, so that their numbers stay theirs
         self._known: dict[tuple[Key, Part | None], tuple[Generation, bytes]] = {}  # by memory and part
 
-    def before_launch(self, event: Event, gradient: SpecializedDerivative, launch: Launch) -> None:
+    def before_launch(self, event: TapeEvent, gradient: SpecializedDerivative, launch: Launch) -> None:
         """Note the contents before a launch, whose derivative is ``gradient``."""
         for access, when, _ in _residuals(gradient):
             if when == "before":
                 self._expect_residual(event, launch, access)
 
-    def after_launch(self, event: Event, gradient: SpecializedDerivative, launch: Launch) -> None:
+    def after_launch(self, event: TapeEvent, gradient: SpecializedDerivative, launch: Launch) -> None:
         """Note the contents after a launch."""
         for access, when, overwritten in _residuals(gradient):
             if when == "after" or not overwritten:
                 self._expect_residual(event, launch, access)
 
-    def _expect_residual(self, event: Event, launch: Launch, access: Access) -> None:
+    def _expect_residual(self, event: TapeEvent, launch: Launch, access: LaunchAccess) -> None:
         key, storage = launch.memory(access)
         if storage is not None:  # arrays of the host are copied for each launch
             self.expect(event, key, access.name, storage, launch.part(access.at))
 
-    def expect(self, event: Event, key: Key, name: str, storage: FieldOrArray, at: Part | None) -> None:
+    def expect(self, event: TapeEvent, key: Key, name: str, storage: FieldOrArray, at: Part | None) -> None:
         """Note that the reverse of ``event`` may read memory, in the slice ``at`` or (None) all of it, as it is now."""
         expected = self._expected.get(id(event))
         if expected is None:
@@ -58,7 +58,7 @@ class RecordingCheck:
         contents = expected.setdefault((key, at), _Expected(name, storage, at))
         contents.digests.add(self._digest(key, contents))
 
-    def compare(self, event: Event) -> None:
+    def compare(self, event: TapeEvent) -> None:
         """Raise SpirogradAssertionError if the reverse of ``event``, which is about to run, would read other contents."""
         for (key, at), expected in self._expected.get(id(event), {}).items():
             if self._digest(key, expected) not in expected.digests:
@@ -90,7 +90,7 @@ class _Expected:
         self.digests: set[bytes] = set()
 
 
-def _residuals(gradient: SpecializedDerivative) -> Sequence[tuple[Access, str, bool]]:
+def _residuals(gradient: SpecializedDerivative) -> Sequence[tuple[LaunchAccess, str, bool]]:
     """Return what ``gradient`` reads, when it is there, and whether the kernel overwrites it."""
     accesses = [access for access, _ in derivative_footprint_of(gradient).residuals]
     residuals = gradient.residuals if gradient.acts else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spirograd.ad.entries import Event, Launch
+from spirograd.ad.entries import Launch, TapeEvent
 from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
@@ -27,7 +27,7 @@ class Repeated:
         self.outer = outer
         self._steps: list[Step] = []
         self._launches: list[Launch] = []
-        self._event = Event(reverse=self._reverse, used=self._launches)
+        self._event = TapeEvent(reverse=self._reverse, used=self._launches)
         self._pending: WriteStep | None = None
         outer.events.append(self._event)
 
@@ -38,7 +38,7 @@ class Repeated:
             if key not in self._event.before:
                 self.outer.need(self._event, key, name, storage, REPEATED)
         for key, _, _, at in step.written():
-            self._event.saved += self.outer.versions.write(key, lambda at=at: at)  # type: ignore[misc]
+            self._event.save(self.outer.versions.write(key, lambda at=at: at))  # type: ignore[misc]
         self._steps.append(step)
         if isinstance(step, WriteStep):
             self._pending = step
@@ -84,7 +84,7 @@ class Repeated:
         if self._pending is not None:
             self._pending.settle()
             if self._pending.copy is not None:
-                self._event.copies.append((self._pending.copy.memory.name, self._pending.copy.nbytes))
+                self._event.keep([(self._pending.copy.memory.name, self._pending.copy.nbytes)])
             self._pending = None
 
     def _reverse(self) -> None:

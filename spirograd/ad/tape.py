@@ -279,11 +279,12 @@ class Tape(FollowsNumbers, NearNames):
         if exposed.active:
             exposed.after(launch, memory.writes)
         if gradient.acts:
-            self._active_outputs.update(launch.memory(access)[0] for access in memory.active_outputs)
+            for access in memory.active_outputs:
+                self._active_outputs.add(launch.key(access))
             if launch.external:
                 self._tensors.after(launch, memory.active_outputs)
         for access in memory.constant_writes:
-            self._constant[launch.memory(access)[0]] = (f"what {gradient.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
+            self._constant[launch.key(access)] = (f"what {gradient.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
     def _launch_aside(self, launch: Launch, exposed: Exposed) -> Returned:
@@ -300,7 +301,7 @@ class Tape(FollowsNumbers, NearNames):
         self._paused[-1].update(step.parts())
         values = self._steps.add(step)
         for access in memory.written:
-            self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
+            self._constant.setdefault(launch.key(access), ("only functions that are not differentiated write the loss", ""))
         if self._check is not None:
             self._check.after(launch)
         if exposed.active:
@@ -325,7 +326,7 @@ class Tape(FollowsNumbers, NearNames):
             hint = "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`"
             report(launch.session, problem, gradient.primal.kernel.loc, hint)
         for access in memory.inactive_reads:
-            ended = self._inactive.get(launch.memory(access)[0])
+            ended = self._inactive.get(launch.key(access))
             if ended is not None:
                 problem = (
                     f"gradients end at `{access.name}`, which has none: {gradient.label} reads it, and {ended[0]} gave it values "
@@ -333,7 +334,7 @@ class Tape(FollowsNumbers, NearNames):
                 )
                 report(launch.session, problem, access.loc, INACTIVE_HINT)
         for access in memory.inactive_writes:
-            self._inactive.setdefault(launch.memory(access)[0], (gradient.label, access.loc, launch))
+            self._inactive.setdefault(launch.key(access), (gradient.label, access.loc, launch))
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 

@@ -331,12 +331,16 @@ class Versions:
         """Note that the contents are needed as they are now, in the slice ``at`` or (None) all."""
         self._wanted[key].add(self._stored[key].part(at))
 
+    def is_wanted(self, key: Key) -> bool:
+        """Return whether any of the contents is needed."""
+        wanted = self._wanted.get(key)
+        return wanted is not None and (wanted.all or bool(wanted.parts))
+
     def write(self, key: Key, at: Callable[[], Part | None]) -> Iterable[tuple[Key, Saved]]:
         """Save what is needed before it is overwritten, in the slice that ``at`` gives or (None) all over; what was saved, by key."""
-        wanted = self._wanted.get(key)
-        if wanted is None or not (wanted.all or wanted.parts):
+        if not self.is_wanted(key):
             return
-        memory = self._stored[key]
+        memory, wanted = self._stored[key], self._wanted[key]
         for part in wanted.take(memory.part(at())):
             yield key, Saved(memory, part, None, self._copy_memory)
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from spirograd.analysis.effects import WRITING, region_of
+from spirograd.analysis.effects import OUTSIDE, WRITING, region_of
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref, accesses_of
@@ -26,7 +26,6 @@ Element = tuple[int, Group, tuple[int, ...]]
 Available = tuple[Op, Sequence[Op], int]
 _Known = dict[int, dict[Group, dict[tuple[int, ...], Available]]]
 
-_RIVALS = {"array": "tree", "tree": "array"}
 _BARRIERS = frozenset([code for code in ops.BY_NAME.values() if code.effect == "barrier"])
 _WRITES = frozenset([code for code in ops.BY_NAME.values() if code.effect in (*WRITING, "call", "barrier")])
 
@@ -115,10 +114,10 @@ class AvailableValues:
         self._pop(self._known, region)
 
     def _clobber_rivals(self, region: int) -> None:
-        """Forget the arrays that may lie in a region of a tree that is written, and the regions of trees if an array is written."""
-        rivals = _RIVALS.get(self._kinds[region])
-        if rivals is not None:
-            for other in [other for other in self._known if self._kinds[other] == rivals]:
+        """Forget the memory of other kinds that a region which is written may be."""
+        kind = self._kinds[region]
+        if kind in OUTSIDE:
+            for other in [other for other in self._known if self._kinds[other] != kind and self._kinds[other] in OUTSIDE]:
                 self._pop(self._known, other)
 
     def clear(self) -> None:

@@ -10,6 +10,8 @@ from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel
 
 _READING = frozenset(("read", "atomic"))
 WRITING = frozenset(("write", "atomic"))
+# The kinds of regions that may be the same memory of the program: arrays, arrays with marks (`ArrayRef.disjoint`), and field trees.
+OUTSIDE = frozenset(("array", "disjoint", "tree"))
 
 
 def nested(op: Op) -> Iterator[Op]:
@@ -66,8 +68,8 @@ def place(ref: Ref) -> tuple[str, int]:
 
 
 def region_of(ref: Ref, separate_arrays: bool = False) -> tuple[str, Hashable]:
-    """Return the memory that ``ref`` shares with references which may alias it, as a kind and a name. Arrays also alias everything of kind
-    "tree".
+    """Return the memory that ``ref`` shares with references which may alias it, as a kind and a name. Memory of two of the kinds `OUTSIDE`
+    may alias, too.
 
     Two fields never alias, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the
     exported memory of a field. Device references to one tree may alias each other. ``separate_arrays``: assume that two array
@@ -80,8 +82,16 @@ def region_of(ref: Ref, separate_arrays: bool = False) -> tuple[str, Hashable]:
     if isinstance(ref, ArrayRef) and separate_arrays:
         return "argument", (ref.arg, ref.role)
     if kind == "array":
-        return kind, None
+        return _array_region(ref)
     return kind, index if isinstance(ref, BufferRef) else ref
+
+
+def _array_region(ref: Ref) -> tuple[str, Hashable]:
+    if isinstance(ref, ArrayRef) and ref.disjoint:
+        return "disjoint", (ref.arg, ref.role)
+    if isinstance(ref, BufferRef) and ref.disjoint:
+        return "disjoint", (ref.slot.index, ref.slot.role)
+    return "array", None
 
 
 def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
@@ -93,7 +103,7 @@ def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
 
 def regions_overlap(a: tuple[str, Hashable], b: tuple[str, Hashable]) -> bool:
     """Return whether two regions of memory (`region_of`) may have bytes in common."""
-    return a == b or {a[0], b[0]} == {"array", "tree"}
+    return a == b or (a[0] != b[0] and a[0] in OUTSIDE and b[0] in OUTSIDE)
 
 
 def part(ref: Ref) -> str:

@@ -81,9 +81,9 @@ class GroupValues:
             return all(code.effect in _HARMLESS for code in codes) and _OF_AN_INVOCATION.isdisjoint(codes) and outside <= self.uniform
         if op.code.effect not in ("pure", "read"):
             return False
-        return self.uniform.issuperset(op.args) or self._numbers_groups(op)
+        return self.uniform.issuperset(op.args) or self.numbers_groups(op)
 
-    def _numbers_groups(self, op: Op) -> bool:
+    def numbers_groups(self, op: Op) -> bool:
         """Return whether ``op`` is the index, from 0, divided by a multiple of the size of a group."""
         if not self._from_zero or op.code not in (ops.idiv, ops.floordiv, ops.shr) or op.args[0] is not self.index:
             return False
@@ -179,7 +179,7 @@ class GroupValues:
                 else:
                     work += self._params(owner, op.attr)
             else:
-                work += op.args[1:] if self._numbers_groups(op) else op.args  # the index itself differs, but the index of any thread serves
+                work += op.args[1:] if self.numbers_groups(op) else op.args  # the index itself differs, but the index of any thread serves
                 if op.regions:
                     work += [v for region in op.regions for v in region.live_ins]
                 if op.code is ops.result:

@@ -8,7 +8,7 @@ Each decision is a function of this file, or of the pass that takes the number, 
 | whether to wake the workers, and for how large chunks | `cost_of` | weights of the operations, trip counts |
 | a variant without atomics | `gains_without_atomics` | `cost_of` with atomics and without |
 | rows for a loop over several axes | `rows_are_long` | the last extent, if it is constant |
-| lanes of vectors, built by `vectorise` | `vector_plan` | arithmetic against accesses that are not contiguous, by weights |
+| lanes of vectors, built by `vectorise` | `lanes_of`, `lane_gain` | arithmetic against accesses that are not contiguous, by weights |
 | groups of lanes that share a value | `MOST_GROUPS` | the number of groups |
 | a list of the iterations that pass a guard | `GUARD_STRIP` | the number of iterations that are tested together |
 | scalar iterations, where LLVM would vectorise | `prefers_scalar_iterations` | wide accesses against arithmetic |
@@ -29,6 +29,7 @@ from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_r
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32
 from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
@@ -159,6 +160,8 @@ _SHORTEST = 12
 _SHORT = 16
 # The most groups of lanes for which a value is computed once for each group. With more groups, vectors are faster.
 MOST_GROUPS = 4
+# The ratio of gains and costs up to which either may be larger.
+_UNSURE = 4
 # The number of iterations whose guard is tested before those that pass run: so large that the last vector, which is not full, matters
 # little.
 GUARD_STRIP = 4096
@@ -176,9 +179,9 @@ def has_masks(caps: Capabilities) -> bool:
     return "+avx2" in caps.cpu_features
 
 
-def vector_plan(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
-    """Return the values of ``loop`` that differ between lanes, if its iterations should run as lanes of vectors; None if they cannot, or
-    LLVM does better on its own. ``masks``: whether the CPU has masked loads and stores."""
+def lanes_of(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
+    """Return the values of ``loop`` that differ between lanes, if its iterations can run as lanes of vectors and might gain from it; else
+    None. ``masks``: whether the CPU has masked loads and stores."""
     body = loop.body
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
@@ -197,11 +200,27 @@ def vector_plan(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Unifor
         return None  # with checks, the first iteration that fails is reported
     if vectors is not None and not (options.check_bounds or options.check_overflow):
         plan.find_groups(vectors)
+    return plan if loops or plan.divergent or plan.groups else None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGain:
+    """The estimate whether iterations should run as lanes. ``is_unsure``: whether a measurement may show the contrary."""
+
+    runs_in_lanes: bool
+    is_unsure: bool
+
+
+def lane_gain(plan: Uniformity, masks: bool) -> LaneGain:
+    """Return whether the iterations that `lanes_of` describes should run as lanes: else LLVM does better on its own."""
     work = _Work(plan, masks)
     work.add(plan.body, 1)
-    if not loops:
-        return plan if (plan.divergent or plan.groups) and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
-    return plan if work.chain and work.scattered <= work.arithmetic else None
+    if plan.body.codes.isdisjoint((ops.for_, ops.while_)):
+        cost = max(work.scattered * _BRANCHES, _LEAST_WORK)
+        return LaneGain(cost <= work.arithmetic, cost <= work.arithmetic * _UNSURE and work.arithmetic <= cost * _UNSURE)
+    cost = work.scattered
+    unsure = cost <= work.arithmetic * _UNSURE and work.arithmetic <= cost * _UNSURE
+    return LaneGain(work.chain and cost <= work.arithmetic, unsure)
 
 
 class _Work:

@@ -27,8 +27,8 @@ _FARTHEST = 1 << 15
 _LARGEST = 1 << 29
 # Iterations at an end of an axis that add to the same element, because their indices are limited.
 _MOST_AT_ENDS = 4
-# Beyond this index of memory, the index of an iteration that adds to an element might wrap around.
-LAST_INDEX = (1 << 31) - 2 * _FARTHEST
+# Beyond this index of memory, the index of an iteration that adds to an element might wrap around. `NARROW` arrays have no such index.
+_LAST_INDEX = (1 << 31) - 2 * _FARTHEST
 # Operations that iterations may contain. Other operations with effects must not run more or less often than they do.
 _EFFECTS = frozenset(("pure", "read", "write", "atomic", "control", "structure"))
 _REMAINDERS = frozenset((ops.floormod, ops.irem))
@@ -303,13 +303,13 @@ class _Body:
 
 def _has_small_indices(ref: FieldRef | ArrayRef, dims: Sequence[int]) -> bool:
     """Return whether a loop over the axes ``dims`` of ``ref``, which are not axes of its elements, has an index of 32 bits, and no index of
-    an axis goes beyond `LAST_INDEX`. Launches check the latter for arrays."""
+    an axis goes beyond `_LAST_INDEX`."""
     if isinstance(ref, ArrayRef):
         return not ref.wide and max(dims) < ref.ndim
     if max(dims) >= len(ref.shape) or math.prod([ref.shape[dim] for dim in dims]) > int(i32.max):
         return False
     origin = ref.layout.origin or (0,) * len(ref.shape)
-    return all(origin[dim] > -LAST_INDEX and origin[dim] + ref.shape[dim] < LAST_INDEX for dim in dims)
+    return all(origin[dim] > -_LAST_INDEX and origin[dim] + ref.shape[dim] < _LAST_INDEX for dim in dims)
 
 
 def _inside(value: Op, invariant: Container[Op]) -> Op | None:

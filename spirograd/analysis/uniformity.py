@@ -42,6 +42,7 @@ class Uniformity:
         self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same for its regions
         self.divergent: set[Op] = set()  # control operations in which lanes diverge
         self.backwards: set[Op] = set()  # divergent counted loops whose lanes end together, instead of beginning together
+        self.counted: set[Op] = set()  # values that depend on the index of such a loop
         self.counts: dict[Op, Op] = {}  # operation that counts the iterations of such a loop, before or after it -> the loop
         self.groups: LaneGroups | None = None  # set if each vector begins at a multiple of its lanes, and loads gain from it
         self._masked = self._waiting = 0  # the number of divergent operations around the current one, and of `while` among them
@@ -52,6 +53,8 @@ class Uniformity:
 
     def _region(self, region: Region) -> list[bool]:
         for op in region.ops[:-1]:
+            if not self.counted.isdisjoint(op.args):
+                self.counted.add(op)
             several = op.code is ops.call and isinstance(op.type, tuple)
             if several or op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
                 raise Diverges
@@ -72,7 +75,10 @@ class Uniformity:
             return True
         if op.code is not ops.atomic or is_report(op) or not self._masked:
             return False
-        return bool(self._waiting) or op in self.used or op.attr[0] == "exchange" or op.attr[1].dtype.is_float
+        if self._waiting or op in self.used or op.attr[0] == "exchange":
+            return True
+        # Sums of floats keep their order where iterations of an inner loop add to one element: it decides how they round.
+        return op.attr[1].dtype.is_float and op.args[0] not in self.counted
 
     def _under_mask(self, region: Region) -> None:
         self._masked += 1
@@ -116,6 +122,7 @@ class Uniformity:
         if index.type.bits < 32:
             raise Diverges
         self.divergent.add(op)
+        self.counted.add(index)
         after = [o for o in body.walk() if _counts_down(o, begin, end, index)]
         if after:
             self.backwards.add(op)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from spirograd.aot import archive, trees
 from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, NestedGradient, Parameter
 from spirograd.aot.requirements import problems
-from spirograd.base.artifact import AdstackSizing, CompiledKernel, part_name
+from spirograd.base.artifact import NARROW, AdstackSizing, CompiledKernel, part_name
 from spirograd.base.errors import (
     OutOfDeviceMemory,
     SpirogradCallError,
@@ -309,7 +309,7 @@ def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None
     if problem is not None:
         raise parameter.error(problem)
     if wide and not p.wide:
-        raise parameter.error("the array has more than 2,147,483,647 numbers, and the module was built for smaller ones")
+        raise parameter.error(f"the array has more than {NARROW:,} numbers, and the module was built for smaller ones")
 
 
 def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
@@ -334,7 +334,8 @@ def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKern
         frozenset([(kind, index, renamed[part] if kind == "tree" else part) for kind, index, part in parts])
         for parts in (effects.parts_read, effects.parts_written)
     ]
-    return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written))
+    other = None if compiled.overlapping is None else _compiled(compiled.overlapping, keys)
+    return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written), overlapping=other)
 
 
 def _size(size: Size, keys: Mapping[int, int]) -> Size:

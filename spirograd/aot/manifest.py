@@ -88,13 +88,19 @@ class KernelRecord:
 
     def all_compiled(self) -> Iterator[tuple[str, CompiledKernel]]:
         """Return all its compiled kernels with their names, in the order of the fields."""
-        yield self.name, self.compiled
+        yield from _versions(self.name, self.compiled)
         if self.gradient is not None:
             yield from _counting(self.name, self.gradient.counting)
             for k, nested in enumerate(self.gradient.nested):
                 name = f"{self.name}.nested{k}"
-                yield name, nested.compiled
+                yield from _versions(name, nested.compiled)
                 yield from _counting(name, nested.counting)
+
+
+def _versions(name: str, compiled: CompiledKernel) -> Iterator[tuple[str, CompiledKernel]]:
+    yield name, compiled
+    if compiled.overlapping is not None:
+        yield f"{name}.overlapping", compiled.overlapping
 
 
 def _counting(name: str, kernels: tuple[CompiledKernel, ...]) -> Iterator[tuple[str, CompiledKernel]]:

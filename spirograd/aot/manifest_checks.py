@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, Union
 
 from spirograd.aot.manifest import Derivative, FieldRecord, KernelRecord, Manifest, NodeRecord, Parameter, PlaceRecord, TreeRecord
 from spirograd.base.artifact import AdstackSizing, CompiledKernel, part_name
@@ -17,6 +17,7 @@ from spirograd.runtime.artifact_checks import CHECKS as OF_ARTIFACTS
 from spirograd.runtime.artifact_checks import check_size
 from spirograd.runtime.typed_decoding import Checks, Damage
 
+Path = tuple[Union[str, int], ...]  # the fields that lead to a part of the manifest
 A = TypeVar("A", ScalarArg, ArrayArg)
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _MOST_ENTRIES = 1 << 16  # of a vector or matrix
@@ -84,16 +85,24 @@ def _check_arguments(record: KernelRecord) -> None:
             _check_derivative(record, derivative)
 
 
-def _compiled(record: KernelRecord) -> Iterator[tuple[tuple[str | int, ...], CompiledKernel]]:
+def _compiled(record: KernelRecord) -> Iterator[tuple[Path, CompiledKernel]]:
     """Iterate over all compiled kernels, with the fields that lead to them."""
-    yield ("compiled",), record.compiled
+    yield from _versions(("compiled",), record.compiled)
     if record.gradient is not None:
         for k, counting in enumerate(record.gradient.counting):
             yield ("gradient", "counting", k), counting
         for n, nested in enumerate(record.gradient.nested):
-            yield ("gradient", "nested", n, "compiled"), nested.compiled
+            yield from _versions(("gradient", "nested", n, "compiled"), nested.compiled)
             for k, counting in enumerate(nested.counting):
                 yield ("gradient", "nested", n, "counting", k), counting
+
+
+def _versions(path: Path, compiled: CompiledKernel) -> Iterator[tuple[Path, CompiledKernel]]:
+    yield path, compiled
+    if compiled.overlapping is not None:
+        if compiled.overlapping.overlapping is not None:
+            raise Damage("has code for arrays that overlap itself", *reversed(path), "overlapping")
+        yield (*path, "overlapping"), compiled.overlapping
 
 
 def _check_derivative(record: KernelRecord, derivative: Derivative) -> None:
@@ -166,6 +175,11 @@ class _Arguments:
             with _inside("space_limits", k):
                 for size in limit.sizes:
                     self.check_leaves(size)
+        for k, compared in enumerate(compiled.disjoint):
+            with _inside("disjoint", k):
+                array = self.check(compared.index, ArrayArg, "an array")
+                if array is not None and compared.ndim > array.ndim:
+                    raise Damage(f"is {compared.ndim}, and the array has {array.ndim} axes", "ndim")
         effects = compiled.effects
         for field in ("reads", "writes", "parts_read", "parts_written"):
             with _inside("effects", field):

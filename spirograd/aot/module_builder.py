@@ -14,7 +14,7 @@ from spirograd.aot import archive
 from spirograd.aot.examples import example_arguments
 from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, NestedGradient, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
-from spirograd.aot.target import Target, capabilities_of, target_of
+from spirograd.aot.target import ModuleTarget, capabilities_of, target_of
 from spirograd.aot.trees import Trees
 from spirograd.autodiff.derivative import Derivative as AutodiffDerivative
 from spirograd.base.artifact import AdstackSizing, CompiledKernel
@@ -22,6 +22,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.nesting import Nesting
+from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.base.version import __version__
 from spirograd.compiler import compile_kernel
@@ -187,12 +188,21 @@ class Module(NearNames):
     def _adstacks(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], AdstackSizing]:
         """Compile the kernels that count iterations, and return them with the record of how they give the sizes of adstacks."""
         adstacks, short = derivative.adstack_sizing, ShortLocations()
-        counting = tuple([self._compile(counting.kernel, opt_level=1) for counting in derivative.sizing])
+        options = replace(self._target.compile_options, opt_level=1, overlapping=True)
+        counting = tuple([self._compile_version(counting.kernel, options) for counting in derivative.sizing])
         return counting, replace(adstacks, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in adstacks.loops]))
 
-    def _compile(self, kernel: nodes.Kernel, opt_level: int | None = None) -> CompiledKernel:
+    def _compile(self, kernel: nodes.Kernel) -> CompiledKernel:
+        """Compile ``kernel``; for the CPU in two versions, if one assumes arrays to be disjoint. Other modules are for programs that do not
+        compare arrays, too."""
         options = self._target.compile_options
-        options = options if opt_level is None else replace(options, opt_level=opt_level)
+        overlapping = replace(options, overlapping=True)
+        if self._target.caps.target.invocations:
+            return self._compile_version(kernel, overlapping)
+        compiled = self._compile_version(kernel, options)
+        return replace(compiled, overlapping=self._compile_version(kernel, overlapping)) if compiled.disjoint else compiled
+
+    def _compile_version(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         short = ShortLocations()
         kernel = relocated(kernel, locate=short)
         try:
@@ -215,7 +225,7 @@ class _Gradient(SpecializedDerivative):
     def __init__(
         self,
         session: Session,
-        target: Target,
+        target: ModuleTarget,
         kernel: Kernel,
         specialization: Specialization,
         place: Callable[[nodes.FieldRef, ScalarField], nodes.FieldRef],

@@ -27,7 +27,7 @@ _LEAST: dict[str, Callable[[], Capabilities]] = {
 
 
 @dataclass(slots=True, eq=False)
-class Target:
+class ModuleTarget:
     """What tracing and differentiating need to know of where the kernels of a module will run: a `CompileTarget`."""
 
     arch: str
@@ -38,11 +38,11 @@ class Target:
     broken_chains: str
 
 
-def target_of(session: Session, arch: str, caps: Capabilities) -> Target:
+def target_of(session: Session, arch: str, caps: Capabilities) -> ModuleTarget:
     """Return the target of a module that ``session`` builds for a device with other capabilities."""
     language = replace(session.language, **options_of_device(caps))
     options = replace(session.compile_options, keep_stages=False, count_on_device=True)
-    return Target(arch, caps, language, options, session.warned, session.broken_chains)
+    return ModuleTarget(arch, caps, language, options, session.warned, session.broken_chains)
 
 
 def capabilities_of(arch: str, session: Session, changes: Mapping[str, Any]) -> Capabilities:

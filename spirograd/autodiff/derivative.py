@@ -37,7 +37,7 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PrimalAccess:
     """Primal memory that the primal reads or writes. ``at``: as in `Residual`."""
 
     ref: Outer
@@ -84,7 +84,7 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Mention:
     """Memory and the location that mentions it."""
 
     ref: Outer
@@ -120,14 +120,14 @@ class Derivative:
     capacities: tuple[Size | None, ...] = ()
     saving: Saving | None = None
     residuals: tuple[Residual, ...] = ()
-    reads: tuple[Access, ...] = ()
-    writes: tuple[Access, ...] = ()
+    reads: tuple[PrimalAccess, ...] = ()
+    writes: tuple[PrimalAccess, ...] = ()
     records: tuple[Record, ...] = ()
-    active_outputs: tuple[Place, ...] = ()
-    active_inputs: tuple[Place, ...] = ()
-    inactive_writes: tuple[Place, ...] = ()
-    inactive_reads: tuple[Place, ...] = ()
-    broken: tuple[Place, Place] | None = None
+    active_outputs: tuple[Mention, ...] = ()
+    active_inputs: tuple[Mention, ...] = ()
+    inactive_writes: tuple[Mention, ...] = ()
+    inactive_reads: tuple[Mention, ...] = ()
+    broken: tuple[Mention, Mention] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()
     nesting: Nesting | None = None

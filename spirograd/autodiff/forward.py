@@ -13,7 +13,7 @@ from typing import NoReturn, Union
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import zero
-from spirograd.autodiff.derivative import Derivative, Place
+from spirograd.autodiff.derivative import Derivative, Mention
 from spirograd.autodiff.inactive_memory import inactive_reads, inactive_writes
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
@@ -50,13 +50,13 @@ def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool =
     )
 
 
-def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple[Place, ...]:
+def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple[Mention, ...]:
     """Return memory with a dual that the kernel writes (reads), each once."""
-    places: dict[Ref, Place] = {}
+    places: dict[Ref, Mention] = {}
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, (FieldRef, ArrayRef)) and op.code.effect in effects and ref.dtype.is_float and shadow(ref) is not None:
-            places.setdefault(ref, Place(ref, op.loc))
+            places.setdefault(ref, Mention(ref, op.loc))
     return tuple(places.values())
 
 

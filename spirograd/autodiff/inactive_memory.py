@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable
 
 from spirograd.analysis.effects import may_alias
 from spirograd.autodiff.activity import Activity, ShadowOf
-from spirograd.autodiff.derivative import Outer, Place
+from spirograd.autodiff.derivative import Mention, Outer
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, ref_of
 
 _LOOPS = (ops.for_, ops.while_)
 
 
-def inactive_writes(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
+def inactive_writes(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, ...]:
     """Return memory of floats without gradient that receives values which depend on memory with one."""
     return _places(kernel, _writes_inactive(activity, shadow))
 
 
-def inactive_reads(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Place, ...]:
+def inactive_reads(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, ...]:
     """Return memory of floats without gradient on which memory with one depends."""
     return _places(kernel, _reads_inactive(activity, shadow))
 
 
-def broken_chain(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Place, Place] | None:
+def broken_chain(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, Mention] | None:
     """Return the first inactive read of memory that an inactive write of the same launch wrote before, as (writing, reading), or None."""
     writes, reads = _writes_inactive(activity, shadow), _reads_inactive(activity, shadow)
     written: list[tuple[Op, tuple[Op, ...]]] = []
@@ -57,12 +57,12 @@ def _is_inactive(op: Op, shadow: ShadowOf) -> bool:
     return isinstance(ref, (FieldRef, ArrayRef)) and ref.dtype.is_float and shadow(ref) is None
 
 
-def _places(kernel: Kernel, wanted: Callable[[Op], bool]) -> tuple[Place, ...]:
+def _places(kernel: Kernel, wanted: Callable[[Op], bool]) -> tuple[Mention, ...]:
     return tuple(dict.fromkeys([_place(op) for op in kernel.walk() if wanted(op)]))
 
 
-def _place(op: Op) -> Place:
-    return Place(_outer(op), op.loc)
+def _place(op: Op) -> Mention:
+    return Mention(_outer(op), op.loc)
 
 
 def _outer(op: Op) -> Outer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.derivative import Access, Residual, Slice
+from spirograd.autodiff.derivative import PrimalAccess, Residual, Slice
 from spirograd.autodiff.residuals import Conflict, not_final, outer_key, residuals, too_late
 from spirograd.base.records import replace
 from spirograd.ir import ops
@@ -87,14 +87,14 @@ def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> 
     return [op for op in primal.walk() if op in wanted]
 
 
-def memory_accesses(primal: Kernel) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+def memory_accesses(primal: Kernel) -> tuple[tuple[PrimalAccess, ...], tuple[PrimalAccess, ...]]:
     """Return the reads and the writes of ``primal``, one entry for each memory and slice. Atomics are both."""
-    reads: dict[tuple[object, Slice | None], Access] = {}
-    writes: dict[tuple[object, Slice | None], Access] = {}
+    reads: dict[tuple[object, Slice | None], PrimalAccess] = {}
+    writes: dict[tuple[object, Slice | None], PrimalAccess] = {}
     for op in primal.walk():
         ref = ref_of(op)
         if isinstance(ref, _OUTER) and ref.role == "primal" and op.code.effect in ("read", "write", "atomic"):
-            access = Access(ref, op.loc, slice_of(op))
+            access = PrimalAccess(ref, op.loc, slice_of(op))
             for accesses, effects in ((reads, ("read", "atomic")), (writes, ("write", "atomic"))):
                 if op.code.effect in effects:
                     accesses.setdefault((ref, access.at), access)

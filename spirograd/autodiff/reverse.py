@@ -19,7 +19,7 @@ from spirograd.analysis.loop_invariants import Spans
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
-from spirograd.autodiff.derivative import Place
+from spirograd.autodiff.derivative import Mention
 from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
 from spirograd.autodiff.residuals import states
@@ -42,8 +42,8 @@ class Reversed:
     loops: NestedLoops
     sweep: Sweep
     activity: Activity
-    active_outputs: list[Place] = field(default_factory=list)
-    active_inputs: list[Place] = field(default_factory=list)
+    active_outputs: list[Mention] = field(default_factory=list)
+    active_inputs: list[Mention] = field(default_factory=list)
 
 
 def reverse(
@@ -90,8 +90,8 @@ class _Reverse:
         self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds)
         self.spans = Spans(kernel)
         self.live_ins: dict[Op, set[Op]] = {}  # for control operations, as far as `_active_live_ins` has computed them
-        self.active_outputs: dict[tuple[object, object], Place] = {}
-        self.active_inputs: dict[tuple[object, object], Place] = {}
+        self.active_outputs: dict[tuple[object, object], Mention] = {}
+        self.active_inputs: dict[tuple[object, object], Mention] = {}
         self.accumulators = 0
         self.extrema: dict[Op, int] = {}  # numbers, because no two may share the load of their result: see `memory_states`
         self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
@@ -236,9 +236,9 @@ class _Reverse:
         args = op.args[: len(op.args) - values]
         return tuple([self.sweep.env[a] for a in args])
 
-    def _add_place(self, places: dict[tuple[object, object], Place], ref: Ref, op: Op) -> None:
+    def _add_place(self, places: dict[tuple[object, object], Mention], ref: Ref, op: Op) -> None:
         if not isinstance(ref, TempRef):
-            places.setdefault((ref, op.loc), Place(ref, op.loc))  # type: ignore[arg-type]
+            places.setdefault((ref, op.loc), Mention(ref, op.loc))  # type: ignore[arg-type]
 
     def load(self, op: Op) -> None:
         adjoint = self.adjoints.pop(op, None)

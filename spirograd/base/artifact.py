@@ -9,6 +9,7 @@ from typing import Annotated, Union
 from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.options import Alternative
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.targets import TARGETS, Target, TargetName
@@ -86,7 +87,8 @@ class TaskInfo:
     offset, the buffer is bound to that allocation, from its first byte on. With several, one buffer holds all these allocations and is
     bound from its start; the argument block has the byte offset (u32) of each allocation in the buffer. ``work``: the work of an iteration.
     ``source``: the number, in the order of `Region.walk`, of the operation of kernel IR at the task's source location; -1 if there is none.
-    ``grouped``: whether the task was a grouped loop; an iteration of native code is then a group.
+    ``grouped``: whether the task was a grouped loop; an iteration of native code is then a group. ``alternatives``: decisions contrary to
+    those of the cost model that are worth a measurement.
     """
 
     name: str
@@ -106,6 +108,7 @@ class TaskInfo:
     work: Work = field(default_factory=Work)
     source: Annotated[int, Within(-1, 0x7FFFFFFF)] = -1
     grouped: bool = False
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,22 @@ class SpaceLimit:
     largest: tuple[Count, ...]
     most: Count
     site: FaultSite
+
+
+@dataclass(frozen=True, slots=True)
+class DisjointArray:
+    """An array argument in a role that the code assumes to overlap no other one of `CompiledKernel.disjoint`, unless the kernel writes
+    neither.
+
+    ``index``, ``role``: those of its `Slot`. ``ndim``: its axes; ``nbytes``: the bytes of an element, with all components. ``written``:
+    whether the kernel writes it.
+    """
+
+    index: Index
+    role: Role
+    ndim: Axis
+    nbytes: NBytes
+    written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +266,9 @@ class CompiledKernel:
     ``binaries``: SPIR-V modules, one per ``TaskInfo.binary`` index; or the files of one library of native code. ``returns``: (dtype, byte
     offset in temps) of each scalar returned. ``stages``: text or bytes of every stage by its name, for dumps and ``kernel.ir()``.
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
-    ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves.
+    ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves. ``disjoint``:
+    arrays that the launcher compares before each launch: if they overlap, it runs code that was compiled for arrays that do. Modules of
+    `aot` contain that code as ``overlapping``; sessions compile it when it is first needed.
     """
 
     name: str
@@ -267,10 +288,17 @@ class CompiledKernel:
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
     space_limits: tuple[SpaceLimit, ...] = ()
     recursive: bool = False
+    disjoint: tuple[DisjointArray, ...] = ()
+    overlapping: CompiledKernel | None = None
 
     @property
     def target(self) -> Target:
         return TARGETS[self.target_name]
+
+    @property
+    def alternatives(self) -> list[str]:
+        """The alternatives of all tasks."""
+        return sorted({name for task in self.tasks for name in task.alternatives})
 
     @property
     def capacities(self) -> int:
@@ -292,5 +320,7 @@ FAULT_MAX_OPERANDS = (FAULT_LOOPS - FAULT_OPERANDS) // 2
 # records: site index, launch number, then each value as two words (low, high).
 PRINT_WORDS = 1 << 18
 PRINT_CURSOR, PRINT_CAPACITY, PRINT_DATA = 0, 1, 2
+# The most scalars of an array whose indices have 32 bits: an index near the end can be offset by thousands of elements without an overflow.
+NARROW = (1 << 31) - (1 << 16)
 # Words of the lock table: a power of two. A lock is 1 while it is held.
 LOCK_WORDS = 1 << 12

@@ -166,7 +166,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchWork:
     """The work of a step that launches a kernel."""
 
     executable: object

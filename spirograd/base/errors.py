@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import linecache
 import unicodedata
+from collections.abc import Callable
 
 from spirograd.base.loc import Loc
 from spirograd.base.wording import counted
 
+_translation: Callable[[str], str] | None = None
+
+
+def translate_by(translation: Callable[[str], str] | None) -> None:
+    """Show the texts of errors as ``translation`` returns them; as they are, for None."""
+    global _translation
+    _translation = translation
+
 
 class SpirogradError(Exception):
     """Base of all exceptions that spirograd raises on purpose."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if _translation is None else _translation(text)
 
 
 class SpirogradCompilationError(SpirogradError):
@@ -61,6 +74,11 @@ class SpirogradCallError(SpirogradSyntaxError, SpirogradTypeError, SpirogradRunt
 
 class SpirogradValueError(SpirogradRuntimeError, ValueError):
     """A value given by Python is wrong: a shape, an extent, an option."""
+
+
+class SpirogradArrayError(SpirogradRuntimeTypeError, SpirogradValueError):
+    """An array lacks the type, the axes or the elements that the annotation of a parameter demands. It is a ValueError of the Taichi
+    family."""
 
 
 class SpirogradDamagedError(SpirogradRuntimeError):

@@ -83,12 +83,6 @@ LATER_TYPES: dict[str, str] = {
     **dict.fromkeys(("texture", "rw_texture", "TextureType", "RWTextureType"), _TEXTURE),
     **dict.fromkeys(("annotations", "compound_types", "enums", "ndarray_type", "texture_type", "utils"), _COMPAT),
 }
-_IN_KERNELS = "algorithms that kernels call come in a later version; call `sg.algorithms.parallel_sort` and the like from Python"
-LATER_ALGORITHMS: dict[str, str] = {
-    **dict.fromkeys(("exclusive_scan_add", "exclusive_scan_max", "exclusive_scan_min", "exclusive_scan_scratch_slots"), _IN_KERNELS),
-    **dict.fromkeys(("reduce_add", "reduce_by_key_add", "reduce_by_key_scratch_slots", "reduce_max", "reduce_min"), _IN_KERNELS),
-    **dict.fromkeys(("reduce_scratch_slots", "select_scratch_slots", "sort", "sort_scratch_slots"), _IN_KERNELS),
-}
 LATER_TOOLS: dict[str, str] = dict.fromkeys(("diagnose", "np2ply", "vtk", "write_vtk"), "`PLYWriter` writes points and faces")
 LATER_PROFILER: dict[str, str] = dict.fromkeys(("CuptiMetric", "get_predefined_cupti_metrics"), _COUNTERS)
 LATER_MATH: dict[str, str] = {"fns": "its functions are in `sg.math` itself"}

@@ -21,7 +21,7 @@ _PADDING_ENTRIES, _PADDING_BYTES = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryIndex:
     """Row and column of an entry of a lane: each a sum of factors times (lane // 4, lane % 4, 1)."""
 
     row: tuple[int, int, int]
@@ -44,9 +44,9 @@ class MatrixShape:
     rows: int
     columns: int
     depth: int
-    a: tuple[Place, ...] = ()
-    b: tuple[Place, ...] = ()
-    c: tuple[Place, ...] = ()
+    a: tuple[EntryIndex, ...] = ()
+    b: tuple[EntryIndex, ...] = ()
+    c: tuple[EntryIndex, ...] = ()
 
     def extents(self, use: str) -> tuple[int, int]:
         """Rows and columns of one of the matrices."""
@@ -88,9 +88,14 @@ def _mma(factor: DType, total: DType, rows: int, columns: int, depth: int) -> Ma
     8 of b of f64, and two neighbours of each 8 x 8 entries of the total."""
     each = 2 if factor is f16 else 1
     across = each * _QUAD
-    a = [Place((1, 0, row), (0, each, k + column)) for column in range(0, depth, across) for row in range(0, rows, 8) for k in range(each)]
-    b = [Place((0, each, k + row), (1, 0, 0)) for row in range(0, depth, across) for k in range(each)]
-    c = [Place((1, 0, row), (0, 2, k)) for row in range(0, rows, 8) for k in range(2)]
+    a = [
+        EntryIndex((1, 0, row), (0, each, k + column))
+        for column in range(0, depth, across)
+        for row in range(0, rows, 8)
+        for k in range(each)
+    ]
+    b = [EntryIndex((0, each, k + row), (1, 0, 0)) for row in range(0, depth, across) for k in range(each)]
+    c = [EntryIndex((1, 0, row), (0, 2, k)) for row in range(0, rows, 8) for k in range(2)]
     return MatrixShape(factor, total, rows, columns, depth, tuple(a), tuple(b), tuple(c))
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from spirograd.base.constraints import one_of
 from spirograd.base.records import dataclass
 
 LOOPS = "loops"  # of `CompileOptions.interpret_as`
+# Decisions that measurements may make instead of the cost model, because results have the same bits either way: iterations of parallel
+# loops run as lanes of vectors, or one by one (LLVM may vectorise them).
+LANES, NO_LANES = "lanes", "no lanes"
+Alternative = Annotated[str, one_of(LANES, NO_LANES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +21,11 @@ class CompileOptions:
     ``detect_races``: detect races between iterations of a parallel loop (interpreter only). ``unfused_by``: the setting that switches
     fusion off; ``disjoint_by``: the setting that limits it to loops of which none writes memory that another one accesses; "": loops are
     fused wherever that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of adstacks even if the host
-    could evaluate them, for programs that launch kernels without this runtime. ``interpret_as``: the target whose tasks the interpreter
+    could evaluate them, for programs that launch kernels without this runtime. ``overlapping``: the code is for launches with arrays that
+    overlap, too: no pass assumes arrays to be disjoint. ``interpret_as``: the target whose tasks the interpreter
     runs, after the passes that move accesses, to find accesses that the program does not make; `LOOPS`: the loops
-    that a CPU runs, vectors included; "": kernel IR as traced."""
+    that a CPU runs, vectors included; "": kernel IR as traced. ``alternative``: make this decision where a task lists it among
+    `TaskInfo.alternatives`; "": the cost model makes all decisions."""
 
     fast_math: bool = True
     check_bounds: bool = False
@@ -32,4 +41,6 @@ class CompileOptions:
     unfused_by: str = ""
     disjoint_by: str = ""
     count_on_device: bool = False
+    overlapping: bool = False
     interpret_as: str = ""
+    alternative: str = ""

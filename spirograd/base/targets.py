@@ -54,9 +54,6 @@ class Target:
     wide_sums: bool = False
     # The order in which floats are summed does not depend on the rest of the loop, if iterations are distributed in the same way.
     ordered_sums: bool = False
-    # A task without iterations costs almost nothing, and arrays have addresses. Loops may therefore be compiled twice: for arrays that
-    # overlap, and for others.
-    checks_overlap: bool = False
     # Drivers may simplify float arithmetic as if it were exact, (a + b) - a to b, unless the device's capabilities exclude it.
     simplifies_floats: bool = False
     # Modules pass through naga, which accepts a subset of SPIR-V: it rejects NoContraction and OpSourceContinued (`spirvgen.naga_check`),
@@ -75,7 +72,7 @@ _SHADERS = Target(
 )
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER, interpreted=True, checks_accesses=True, call_stack=True),
-    "cpu": Target(Generator.LLVM, call_stack=True, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
+    "cpu": Target(Generator.LLVM, call_stack=True, slots_by_thread=True, f64_math_library=True, wide_sums=True),
     "vulkan": _SHADERS,
     "wgpu": replace(_SHADERS, naga=True),
     # CUDA promises that workgroups make progress independently for Volta and later, the oldest architectures that are supported.

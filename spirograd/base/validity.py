@@ -18,6 +18,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 
 if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
     from spirograd.base.sizes.evaluate import Shaped
 
 _words = (ctypes.c_int64 * 2)()  # the number of the epoch; the number of open `suspend` calls
@@ -115,7 +116,7 @@ class Record:
     number: int
     arguments: int
     steps: Callable[[StepRecorder], None]
-    result: Callable[[tuple[object, ...]], object] | None = None
+    result: Callable[[tuple[Scalar, ...]], object] | None = None
 
 
 class NotPrepared(Exception):

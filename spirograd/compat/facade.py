@@ -36,6 +36,13 @@ class DeviceCapability(enum.Enum):
     spirv_has_physical_storage_buffer = "buffer_address"
 
 
+class CPUWorkScheduling(enum.Enum):
+    """How Quadrants divides a loop among the threads of the CPU; accepted by `init`, without effect."""
+
+    PER_WORKER = 0
+    FIXED_SIZE = 1
+
+
 class DeviceCapabilities:
     """The abilities of the running session's device."""
 
@@ -151,6 +158,12 @@ def reset() -> None:
 def get_max_shared_memory_bytes(*, is_lowerbound_ok: bool) -> int:
     """Return the bytes of shared memory of a workgroup. ``is_lowerbound_ok`` has no effect, because devices report the exact size."""
     return int(context.session().device.caps.shared_memory)
+
+
+def dump_compile_config() -> None:
+    """Print the options in force."""
+    for name, value in sorted(vars(context.session().cfg).items()):
+        print(f"{name}: {value}")
 
 
 def current_cfg() -> Config:

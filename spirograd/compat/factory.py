@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
-from spirograd.compat import log_functions, member_tables
+from spirograd.compat import log_functions, member_tables, wording
 
 
 class FamilyModule(ModuleType):
@@ -60,4 +61,19 @@ def make(package: str, prefix: str, version: str) -> member_tables.Names:
 
 
 def _prefixed(names: member_tables.Names, prefix: str) -> member_tables.Names:
-    return {name.format(prefix): value for name, value in names.items()}
+    """Return the names and values for the member with this prefix."""
+    return {name.format(prefix): _init_of(prefix) if value is member_tables.init else value for name, value in names.items()}
+
+
+@functools.cache
+def _init_of(prefix: str) -> object:
+    """Return `init` for the member with this prefix: its errors have the member's words."""
+
+    @functools.wraps(member_tables.init)
+    def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
+        try:
+            member_tables.init(arch, **options)
+        finally:
+            wording.translate_errors(prefix)
+
+    return init

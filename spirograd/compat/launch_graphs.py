@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import warnings
 from collections.abc import Iterator
 
 from spirograd.base.dtypes import DType
@@ -41,6 +42,9 @@ class Arg:
     element_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.field_dim is not None:
+            problem = "The field_dim argument for ndarray will be deprecated in v1.6.0, use ndim instead."
+            warnings.warn(problem, DeprecationWarning, stacklevel=3)
         if self.tag in (ArgKind.TEXTURE, ArgKind.RWTEXTURE):
             raise SpirogradUnsupportedError(f"argument `{self.name}`: textures are not supported", None, "use a field or an ndarray")
         if self.tag is ArgKind.SCALAR and isinstance(self.dtype, MatrixType):

@@ -9,8 +9,9 @@ from types import ModuleType
 
 import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
+from spirograd.algorithms import in_kernels
 from spirograd.base import later
-from spirograd.compat import facade, internals, launch_graphs, log_functions
+from spirograd.compat import facade, internals, launch_graphs, log_functions, old_names
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType, VectorType
 from spirograd.lang.data.axes import axes
@@ -57,13 +58,16 @@ def several_later(names: str) -> dict[str, str]:
 _DEFAULT_STREAM = 0
 
 
-def _init(arch: str | Sequence[str] | None = None, **options: object) -> None:
+def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
-    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed. On CUDA and AMD's GPUs, all work goes
-    to the driver's default stream."""
+    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed; integers to negative
+    powers are those to the positive ones; numbers are shown with six digits behind the point. On CUDA and AMD's GPUs, all work goes to the
+    driver's default stream."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
     options.setdefault("overflow", "warn")
+    options.setdefault("negative_powers", "ignore_sign")
+    options.setdefault("number_format", "fixed")
     api.init(arch, **options)
     sharing = context.session().sharing
     if sharing is not None:
@@ -88,11 +92,10 @@ MAIN: Names = {
     **EXCEPTIONS,
     **ARCHS,
     **LOG_LEVELS,
-    "init": _init,
+    "init": init,
     "reset": facade.reset,
-    "DeviceCapability": facade.DeviceCapability,
-    "rgb_to_hex": facade.rgb_to_hex,
-    "hex_to_rgb": facade.hex_to_rgb,
+    **several(facade, "CPUWorkScheduling DeviceCapability dump_compile_config hex_to_rgb rgb_to_hex"),
+    "sparse_matrix_builder": types.sparse_matrix_builder,
 }
 
 _MISC: Names = {
@@ -100,7 +103,7 @@ _MISC: Names = {
     **AXES,
     **HINTS,
     **several(api, "is_extension_supported is_extension_enabled"),
-    "init": _init,
+    "init": init,
     "reset": facade.reset,
     "axes": axes,
     "loop_config": forms.loop_config,
@@ -144,6 +147,7 @@ MODULES: dict[str, Names] = {
     "lang._ndrange": several(forms, "ndrange"),
     "lang.kernel_impl": _KERNELS,
     "lang.util": internals.UTIL,
+    "lang._fast_caching": {"FIELD_METADATA_CACHE_VALUE": "add_value_to_cache_key"},  # a key of the metadata of members
     "lang._perf_dispatch": {"PerformanceDispatcher": PerformanceDispatcher},
     "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),
@@ -159,7 +163,7 @@ MODULES: dict[str, Names] = {
     "types.buffer_view_type": {"BufferViewType": BufferViewType},
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
-    "algorithms": public(algorithms),
+    "algorithms": public(algorithms) | several(in_kernels, in_kernels.NAMES),
     "linalg": public(linalg),
     "aot": {},
     **{f"{path}simt": several(simt, "Tile16x16 Tile32x32") for path in ("", "lang.")},
@@ -173,7 +177,7 @@ MODULES: dict[str, Names] = {
     "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph_statements),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
-    "experimental": {"real_func": real_func},
+    "experimental": {"real_func": old_names.experimental_real_func},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
@@ -194,7 +198,6 @@ FALLBACKS: dict[str, Fallback] = {
     "": later.later,
     "graph": lambda name: later.later(name, {name: _NOT_IN_GRAPHS}, "graph."),
     "aot": lambda name: getattr(aot, name, None),  # not before it is used: it imports the compiler
-    "algorithms": lambda name: later.later(name, later.LATER_ALGORITHMS, "algorithms."),
     "profiler": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
     "profiler.kernel_metrics": lambda name: later.later(name, later.LATER_PROFILER, "profiler."),
     "tools": lambda name: later.later(name, later.LATER_TOOLS, "tools."),

@@ -10,9 +10,12 @@ from spirograd import linalg as linalg
 from spirograd import profiler as profiler
 from spirograd import simt as simt
 from spirograd.api import init as init
+from spirograd.compat.facade import CPUWorkScheduling as CPUWorkScheduling
 from spirograd.compat.facade import DeviceCapability as DeviceCapability
+from spirograd.compat.facade import dump_compile_config as dump_compile_config
 from spirograd.compat.facade import hex_to_rgb as hex_to_rgb
 from spirograd.compat.facade import rgb_to_hex as rgb_to_hex
+from spirograd.types import sparse_matrix_builder as sparse_matrix_builder
 
 opengl: str
 gles: str

@@ -46,6 +46,11 @@ class GrowthLimit:
         return AdstacksTooLarge(message, name, self.budget / nbytes)
 
 
+def launched(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan whose code ran last: ``plan``, or its sibling."""
+    return plan.launched or plan
+
+
 class DerivativePlan(ABC):
     """A derivative ready to launch. ``main``: its launch plan; ``loops``: the loops with adstacks. ``capacities``: of the adstacks at the
     last launch, by number, as far as the host knows. ``ample``: see `AdstackSizes`."""
@@ -60,10 +65,11 @@ class DerivativePlan(ABC):
     @property
     def adstack_bytes(self) -> int:
         """The memory that the adstacks of the last launch took, in bytes. Waits for it where only the device knows."""
-        return self.main.adstack_bytes
+        return launched(self.main).adstack_bytes
 
     def launch(self, arguments: Arguments, drawn: int | None = None) -> None:
         """Launch it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
+        self.main.sibling_for(arguments)  # compiled here if it is needed, not while locks are held
         try:
             self._launch(arguments, drawn)
         except AdstacksTooLarge as error:
@@ -76,6 +82,7 @@ class DerivativePlan(ABC):
     def plan(self, arguments: Arguments, drawn: int | None = None) -> HeapForecast | None:
         """Return what a launch with these arguments would need for its adstacks, without launching it; None if it has none. Waits if
         iterations have to be counted. Raises AdstacksTooLarge if there is no room for the adstacks."""
+        self.main.sibling_for(arguments)
         try:
             return self._forecast(arguments, drawn)
         except AdstacksTooLarge as error:

@@ -19,7 +19,7 @@ from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Element
 from spirograd.base.validity import NotPrepared, Record, StepRecorder
-from spirograd.derivatives.plan import DerivativePlan, GrowthLimit, HeapForecast, UnplannedAdstacks
+from spirograd.derivatives.plan import DerivativePlan, GrowthLimit, HeapForecast, UnplannedAdstacks, launched
 from spirograd.runtime import graph_recording
 from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLarge
 from spirograd.runtime.allocations import Allocation
@@ -205,12 +205,13 @@ class DeviceSized(SizedPlan):
     @property
     def adstack_bytes(self) -> int:
         """See `DerivativePlan`."""
-        if self.main.last_heap_plan is None:
-            return self.main.adstack_bytes
+        main = launched(self.main)
+        if main.last_heap_plan is None:
+            return main.adstack_bytes
         with self._launcher.lock:
             if not self._certain:
                 self._wait_for_sizes()
-            return self._launcher.adstacks.resolve(self.main.compiled, self.main.last_heap_plan, self.capacities).nbytes
+            return self._launcher.adstacks.resolve(main.compiled, main.last_heap_plan, self.capacities).nbytes
 
     def _extended(self, arguments: Arguments) -> Arguments:
         return arguments.followed_by(self._size_array)
@@ -229,14 +230,16 @@ class DeviceSized(SizedPlan):
             self.capacities = tuple(self._evaluated(arguments, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self._counting, self.main) if resized else (self.main,):
-            if resized and self._slot_size_unknown and plan.compiled.adstacks and (first or not heap.has_headroom(plan.last_heap_plan)):
+            last = launched(plan).last_heap_plan
+            if resized and self._slot_size_unknown and plan.compiled.adstacks and (first or not heap.has_headroom(last)):
                 self._stall_for_sizes()
             if plan is self.main and not self._certain and self._readback is None:
                 self._readback = self._start_readback()  # one readback at a time: more would cost time and give little information
                 self._outdated = False
             self._launch_plan(plan, arguments, drawn, resized)
-            if heap.reports and plan.last_heap_plan is not None:
-                heap.report(plan.compiled, plan.last_heap_plan, self._start_readback())
+            ran = launched(plan)
+            if heap.reports and ran.last_heap_plan is not None:
+                heap.report(ran.compiled, ran.last_heap_plan, self._start_readback())
             if plan is not self.main:
                 self._certain, self._outdated = False, True
 

@@ -83,7 +83,7 @@ def _planned(session: Session, derivative: Derivative) -> Planned:
             counting = ()
         else:
             limit = GrowthLimit(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
-    sizing = [session.prepare(c.kernel, opt_level=1) for c in counting]
+    sizing = [session.prepare(c.kernel, opt_level=1, overlapping=True) for c in counting]  # locks are held while they run
     main = session.prepare(derivative.kernel)
     return Planned(derivative, derivative_plan(session.launcher, derivative.adstack_sizing, main, sizing, limit))
 
@@ -227,7 +227,9 @@ class SpecializedDerivative:
 
     def warn(self) -> None:
         """Tell the user, once, what the derivative has to say. Raises, with the line, where a chain breaks inside of the kernel."""
-        broken = None if self._warned else self.derivative.broken
+        if self._warned:
+            return
+        broken = self.derivative.broken
         if broken is not None:
             written, read = broken
             problem = (
@@ -235,7 +237,7 @@ class SpecializedDerivative:
                 f"with gradients{f' ({written.loc})' if written.loc is not None else ''}"
             )
             report(self._target, problem, read.loc, INACTIVE_HINT)
-        for text in () if self._warned else self.derivative.warnings:
+        for text in self.derivative.warnings:
             logger.warning(text)
         self._warned = True
 

@@ -10,7 +10,7 @@ from spirograd.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessPlace:
     """The place of a process: ``rank`` of ``size`` processes, of which ``local_size`` run on this machine; ``local_rank``: the number among
     these. ``transport``: the transport of the launcher."""
 
@@ -29,7 +29,7 @@ _LAUNCHERS = (
 )
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Place:
+def place(environment: Mapping[str, str] = os.environ) -> ProcessPlace:
     """Return the place of this process according to the launcher; without one it is alone. Raises SpirogradValueError for variables that
     are not valid numbers.
 
@@ -42,8 +42,8 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
             if not 0 <= rank < size:
                 raise SpirogradValueError(f"{names[0]}={rank} is no rank of {size} processes, as {names[1]} says")
             local_rank = rank if local_rank is None else local_rank
-            return Place(rank, size, local_rank, size if local_size is None else local_size, transport)
-    return Place()
+            return ProcessPlace(rank, size, local_rank, size if local_size is None else local_size, transport)
+    return ProcessPlace()
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -6,7 +6,7 @@ that wrote a message, and kernels that read one wait for torch's stream, without
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from spirograd.lang.data.ndarray import Ndarray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from spirograd.base.device import SharesMemory
     from spirograd.distributed.transport import Payload
 
 
@@ -33,9 +34,9 @@ class MessageMemory:
         """Return what a transport sends: the elements as of the launches so far."""
         if not world.transport().takes_gpu:
             return self.array.to_numpy()
-        octets = self._on_gpu()
-        self.array.allocation.device.precede(device_arrays.current_torch_stream(octets.device.index))
-        return octets
+        device, stream = self._sharing()
+        device.precede(stream)
+        return self._on_gpu()
 
     def to_receive(self) -> Payload:
         """Return the memory that a transport writes to, after the launches so far. Call `received` afterwards.
@@ -60,13 +61,12 @@ class MessageMemory:
             self.array.from_numpy(arrived)
             return
         shadows.host_write(self.array)
-        octets, allocation = self._on_gpu(), self.array.allocation
-        stream = device_arrays.current_torch_stream(octets.device.index)
+        octets, (device, stream) = self._on_gpu(), self._sharing()
         if arrived is not octets:
-            allocation.device.precede(stream)
+            device.precede(stream)
             octets.copy_(arrived)
-        allocation.device.follow(stream)
-        allocation.bump(self.array.view.part)
+        device.follow(stream)
+        self.array.allocation.bump(self.array.view.part)
 
     def discarded(self) -> None:
         """Wait for the message, and discard it. The memory may belong to a session that has ended."""
@@ -75,6 +75,12 @@ class MessageMemory:
             import torch
 
             torch.cuda.current_stream(arrived.device).synchronize()
+
+    def _sharing(self) -> tuple[SharesMemory, int]:
+        """Return the device, which shares memory with torch if a transport takes tensors of CUDA, and torch's stream."""
+        stream = device_arrays.current_torch_stream(self._on_gpu().device.index)
+        assert stream is not None
+        return cast("SharesMemory", self.array.allocation.device), stream
 
     def _on_gpu(self) -> Tensor:
         """Return the bytes of each element as a tensor over the memory."""

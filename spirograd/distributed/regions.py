@@ -31,7 +31,7 @@ class Region(tuple[tuple[int, int], ...]):
         """Return the region with the bounds ``first`` and ``end`` of ``axis``."""
         return Region((first, end) if k == axis else bounds for k, bounds in enumerate(self))
 
-    def slices_from(self, origin: Sequence[int]) -> tuple[slice, ...]:
+    def slices_from(self, origin: Sequence[int]) -> tuple[slice[int, int, None], ...]:
         """Return the cells as slices of an array whose first element has the index ``origin``."""
         return tuple(slice(first - start, end - start) for (first, end), start in zip(self, origin))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.distributed.launchers import Place
+from spirograd.distributed.launchers import ProcessPlace
 from spirograd.distributed.transport import Message, T, Transport, TransportFailure
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TorchTransport(Transport):
     name = "torch"
     tags = 1 << 31
 
-    def __init__(self, place: Place, timeout: float) -> None:
+    def __init__(self, place: ProcessPlace, timeout: float) -> None:
         super().__init__(timeout)
         torch = _torch()
         self._torch, self._dist = torch, torch.distributed

@@ -16,7 +16,7 @@ from spirograd import api
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.distributed import launchers, memory_numbers, open_transfers
-from spirograd.distributed.launchers import Place
+from spirograd.distributed.launchers import ProcessPlace
 from spirograd.distributed.mpi_transport import MpiTransport
 from spirograd.distributed.torch_transport import TorchTransport
 from spirograd.distributed.transport import SingleProcess, Transport, TransportFailure
@@ -27,7 +27,7 @@ logger = logging.getLogger("spirograd")
 T = TypeVar("T")
 
 # Transports by the name that `init` takes.
-_TRANSPORTS: dict[str, Callable[[Place, float], Transport]] = {
+_TRANSPORTS: dict[str, Callable[[ProcessPlace, float], Transport]] = {
     "single": lambda place, timeout: SingleProcess(timeout),
     "torch": TorchTransport,
     "mpi": lambda place, timeout: MpiTransport(timeout),

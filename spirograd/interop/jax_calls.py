@@ -11,7 +11,7 @@ from spirograd.ad.thread_tapes import is_any_open
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.once import once_in_process
 from spirograd.interop import xla_frames
-from spirograd.interop.jax_kernels import Call
+from spirograd.interop.jax_kernels import JaxCall
 from spirograd.interop.linearization import Linearization
 from spirograd.interop.xla_frames import Buffer
 from spirograd.lang import context
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 TARGET = "spirograd_kernel"
 
 
-# What a call does, and with respect to which arguments: (kind, Call, names of the arguments, names of the directions).
-Work = tuple[str, Call, tuple[str, ...], tuple[str, ...]]
+# What a call does, and with respect to which arguments: (kind, JaxCall, names of the arguments, names of the directions).
+Work = tuple[str, JaxCall, tuple[str, ...], tuple[str, ...]]
 _numbers: dict[Work, int] = {}
 _works: dict[int, Work] = {}
 _lock = threading.Lock()
@@ -74,8 +74,8 @@ def _address(buffer: Buffer) -> int:
     return address
 
 
-def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
-    """Launch the kernel. Arguments: `Call.names`, then zeros, which are the results."""
+def _launch(call: JaxCall, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
+    """Launch the kernel. Arguments: `JaxCall.names`, then zeros, which are the results."""
     passed, zeros = call.split(given)
     _same(zeros, results)
     returned = call.function.launch(call.values(passed, zeros))
@@ -83,9 +83,9 @@ def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list
         results[0].set_number(returned)
 
 
-def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
-    """Run the gradient. Arguments: `Call.names`, the outputs, the adjoints of active ones, zeros. Results: the adjoints, which the kernel
-    uses up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
+def _gradient(call: JaxCall, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
+    """Run the gradient. Arguments: `JaxCall.names`, the outputs, the adjoints of active ones, zeros. Results: the adjoints, which the
+    kernel uses up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
     passed, outputs, adjoints, zeros = call.split(given, len(call.active_outputs), len(wanted))
     _same([*adjoints, *zeros], results)
     values = call.values(passed, outputs)
@@ -94,24 +94,25 @@ def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: li
     call.function.gradient(values, 1.0)
 
 
-def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[Buffer]]) -> Linearization:
-    """Return a run on copies. ``parts``: `Call.names`, the outputs, others, the directions ``along``."""
+def _linearized(call: JaxCall, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[Buffer]]) -> Linearization:
+    """Return a run on copies. ``parts``: `JaxCall.names`, the outputs, others, the directions ``along``."""
     values = call.values(*parts[:2])
     return Linearization(
         call.function, values, {*wanted, *along, *call.active_outputs}, dict(zip(along, parts[-1])), [*call.function.outputs]
     )
 
 
-def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
-    """Compute tangents. Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
+def _tangent(call: JaxCall, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
+    """Compute tangents. Arguments: `JaxCall.names`, the outputs, the directions ``along``. Results: the tangents of outputs with
+    gradients."""
     run = _linearized(call, wanted, along, call.split(given, len(along)))
     run.tangent()
     for name, result in zip(call.active_outputs, results):
         result.copy_from(run.copies[name].dual)
 
 
-def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
-    """Compute Hessian-vector products. Arguments: `Call.names`, the outputs, their adjoints, directions. Results: the derivatives of the
+def _hessian(call: JaxCall, wanted: Sequence[str], along: Sequence[str], given: list[Buffer], results: list[Buffer]) -> None:
+    """Compute Hessian-vector products. Arguments: `JaxCall.names`, the outputs, their adjoints, directions. Results: the derivatives of the
     gradients ``wanted``."""
     parts = call.split(given, len(call.active_outputs), len(along))
     run = _linearized(call, wanted, along, parts)
@@ -120,7 +121,7 @@ def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
         result.copy_from(run.copies[name].grad.dual)
 
 
-_WORKS: dict[str, Callable[[Call, Sequence[str], Sequence[str], list[Buffer], list[Buffer]], None]] = {
+_WORKS: dict[str, Callable[[JaxCall, Sequence[str], Sequence[str], list[Buffer], list[Buffer]], None]] = {
     "launch": _launch,
     "gradient": _gradient,
     "tangent": _tangent,

@@ -13,7 +13,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.base.python_limits import deep_recursion
-from spirograd.interop.jax_kernels import Call, JaxKernel
+from spirograd.interop.jax_kernels import JaxCall, JaxKernel
 from spirograd.interop.jax_primitives import alike, primitives
 from spirograd.interop.kernel_function import Arguments
 from spirograd.ir.text import to_text
@@ -23,6 +23,8 @@ from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
     from jax import Array
+
+    from spirograd.base.arrays import ElementType
 
 
 def jax_function(
@@ -77,7 +79,7 @@ class JaxFunction(JaxKernel):
             else:
                 passed[name] = operand
         shapes, dtypes = self._types({**given, **passed})
-        call = Call(self, tuple(fixed.items()), tuple(passed), shapes, dtypes)
+        call = JaxCall(self, tuple(fixed.items()), tuple(passed), shapes, dtypes)
         specialization = self.specialized(self._stand_ins(call, passed))[1]
         if call not in self._digests:
             with deep_recursion():
@@ -160,13 +162,13 @@ class JaxFunction(JaxKernel):
             dtypes.append(self._held(self._likely(known) if declared is None else declared.np, f"output `{name}`"))
         return tuple(shapes), tuple(dtypes)
 
-    def _likely(self, known: Arguments) -> np.dtype[np.generic]:
+    def _likely(self, known: Arguments) -> ElementType:
         """Return the type of an output whose declaration leaves it open: as the first array of floats has, else the first array."""
-        arrays: list[np.dtype[np.generic]] = [known[name].dtype for name in known if name in self.arrays]
-        default: np.dtype[np.generic] = context.session().language.default_fp.np
+        arrays: list[ElementType] = [known[name].dtype for name in known if name in self.arrays]
+        default: ElementType = context.session().language.default_fp.np
         return next((t for t in arrays if t.kind == "f"), arrays[0] if arrays else default)
 
-    def _held(self, dtype: np.dtype[np.generic], what: str) -> str:
+    def _held(self, dtype: ElementType, what: str) -> str:
         """Return the name of a type that JAX holds as it is."""
         import jax
 

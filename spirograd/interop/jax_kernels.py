@@ -17,6 +17,8 @@ from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from spirograd.base.arrays import ElementType
+
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ class Typed(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[np.generic]: ...
+    def dtype(self) -> ElementType: ...
 
 
 class JaxKernel(PureFunction):
@@ -42,9 +44,9 @@ class JaxKernel(PureFunction):
         super().__init__(kernel, outputs, constants)
         self.results = tuple(self.outputs) or ("the result",)
         self._numbers: dict[str, object] = {}  # by their texts
-        self._digests: dict[Call, str] = {}
+        self._digests: dict[JaxCall, str] = {}
 
-    def digest(self, call: Call) -> str:
+    def digest(self, call: JaxCall) -> str:
         """Return a hash of the IR of the kernel in a call; empty before the call."""
         return self._digests.get(call, "")
 
@@ -53,10 +55,10 @@ class JaxKernel(PureFunction):
         return self.kernel is other.kernel and [*self.outputs] == [*other.outputs] and not (self.bound or self.constants or other.constants)
 
     def number(self, text: str) -> object:
-        """Return the number that a text of `Call.fixed` stands for."""
+        """Return the number that a text of `JaxCall.fixed` stands for."""
         return self._numbers[text]
 
-    def _stand_ins(self, call: Call, types: Mapping[str, Typed], wanted: Collection[str] = ()) -> Arguments:
+    def _stand_ins(self, call: JaxCall, types: Mapping[str, Typed], wanted: Collection[str] = ()) -> Arguments:
         """Return arguments of the kernel with the types of a call, which take no memory. ``wanted``: the arrays with gradients."""
 
         def like(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> HostBuffer:
@@ -67,7 +69,7 @@ class JaxKernel(PureFunction):
         passed = [like(name, types[name].shape, types[name].dtype) for name in call.names]
         return call.values(passed, [like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)])
 
-    def check_gradient(self, call: Call, types: Mapping[str, Typed], wanted: Collection[str]) -> None:
+    def check_gradient(self, call: JaxCall, types: Mapping[str, Typed], wanted: Collection[str]) -> None:
         """Raise if the kernel has no gradient with respect to the arguments ``wanted``. ``types``: of its arguments by name."""
         self.differentiable(self._stand_ins(call, types, {*wanted, *call.active_outputs}))
 
@@ -86,7 +88,7 @@ class JaxKernel(PureFunction):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class JaxCall:
     """A kernel with all that is fixed when JAX traces a call of it.
 
     ``function``: the kernel and its outputs. ``fixed``: names and texts of numbers that are not arrays; ``names``: the other arguments, in

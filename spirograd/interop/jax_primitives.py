@@ -26,7 +26,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.once import once_in_process
 from spirograd.interop import jax_calls
-from spirograd.interop.jax_kernels import Call
+from spirograd.interop.jax_kernels import JaxCall
 
 if TYPE_CHECKING:
     from jax import Array, ShapeDtypeStruct
@@ -83,7 +83,7 @@ def primitives() -> dict[str, Primitive]:
     return maps
 
 
-def _lowered(rule: Callable[..., object], ctx: LoweringRuleContext, *args: object, call: Call, **fixed: object) -> object:
+def _lowered(rule: Callable[..., object], ctx: LoweringRuleContext, *args: object, call: JaxCall, **fixed: object) -> object:
     """Return what XLA compiles. Raise SpirogradUnsupportedError where JAX would write it to a file."""
     if ctx.module_context.lowering_parameters.for_export:
         hint = "export the parts around it, or compile the kernel ahead of time with `sg.aot`"
@@ -112,7 +112,7 @@ _BY_X = {"tangent": "curvature", "gradient": "hessian"}
 _TRANSPOSE = {"tangent": "gradient", "gradient": "tangent", "hessian": "hessian"}
 
 
-def _linear(kind: str, call: Call, along: Sequence[str]) -> list[tuple[int, int]]:
+def _linear(kind: str, call: JaxCall, along: Sequence[str]) -> list[tuple[int, int]]:
     """Return where the arguments are in which a map is linear, counted from the last argument."""
     adjoints, directions = len(call.active_outputs), len(along)
     if kind == "gradient":
@@ -128,7 +128,7 @@ class _Rules:
 
     # --- running ---------------------------------------------------------------------------------------------------------
 
-    def abstract(self, kind: str, *avals: ShapedArray, call: Call, wanted: Names, along: Names) -> list[ShapedArray]:
+    def abstract(self, kind: str, *avals: ShapedArray, call: JaxCall, wanted: Names, along: Names) -> list[ShapedArray]:
         """Return the types of the results."""
         names = _RESULTS["tangent" if kind == "curvature" else kind](call, wanted, along)
         types = dict(zip(call.names, avals)) | dict(zip(call.function.results, self._outputs(call)))
@@ -149,10 +149,10 @@ class _Rules:
         varying: ShapedArray = like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
         return varying
 
-    def _outputs(self, call: Call) -> list[ShapeDtypeStruct]:
+    def _outputs(self, call: JaxCall) -> list[ShapeDtypeStruct]:
         return [self.jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in zip(call.shapes, call.dtypes)]
 
-    def run(self, kind: str, *args: Array, call: Call, wanted: Names, along: Names) -> list[Array]:
+    def run(self, kind: str, *args: Array, call: JaxCall, wanted: Names, along: Names) -> list[Array]:
         """Call XLA's handler. Where a kernel adds to memory, that is a result in place of an argument."""
         if kind == "curvature":
             hint = "use `jax.jacfwd(jax.jacrev(f))`, which `jax.hessian` is, or `jax.jacrev(jax.jacfwd(f))`"
@@ -195,13 +195,13 @@ class _Rules:
     def _no_tangent(self, primal: Array) -> object:
         return self.ad.Zero(self.jax.typeof(primal).to_tangent_aval())
 
-    def _along(self, call: Call, tangents: Sequence[object]) -> tuple[Names, list[object]]:
+    def _along(self, call: JaxCall, tangents: Sequence[object]) -> tuple[Names, list[object]]:
         """Return the arguments of the call that have tangents, and these."""
         directions = {name: t for name, t in zip(call.names, tangents) if not self._is_zero(t)}
         call.function.check_differentiable(directions)
         return tuple(directions), list(directions.values())
 
-    def jvp_of_launch(self, primals: Sequence[Array], tangents: Sequence[object], *, call: Call, **fixed: object) -> object:
+    def jvp_of_launch(self, primals: Sequence[Array], tangents: Sequence[object], *, call: JaxCall, **fixed: object) -> object:
         along, directions = self._along(call, tangents)
         outputs = self.p["launch"].bind(*primals, call=call, **fixed)
         if not call.function.outputs:
@@ -212,7 +212,7 @@ class _Rules:
         active = call.active_outputs
         return outputs, [next(slopes) if name in active else self._no_tangent(y) for name, y in zip(call.function.outputs, outputs)]
 
-    def jvp(self, kind: str, primals: Sequence[Array], tangents: Sequence[object], *, call: Call, wanted: Names, along: Names) -> object:
+    def jvp(self, kind: str, primals: Sequence[Array], tangents: Sequence[object], *, call: JaxCall, wanted: Names, along: Names) -> object:
         """Return the results of a map that is not `launch`, and their tangents: the map with each of its linear arguments replaced by the
         tangent of that, and the derivative with respect to x, which is another map."""
         if kind not in _BY_X and not all(map(self._is_zero, tangents[: len(call.names)])):
@@ -231,12 +231,12 @@ class _Rules:
             return results, [self._no_tangent(p) for p in results]
         return results, [functools.reduce(self.jax.numpy.add, terms) for terms in zip(*parts)]
 
-    def jvp_of_curvature(self, primals: Sequence[object], tangents: Sequence[object], *, call: Call, **fixed: object) -> object:
+    def jvp_of_curvature(self, primals: Sequence[object], tangents: Sequence[object], *, call: JaxCall, **fixed: object) -> object:
         call.function.refuse_third()
 
     # --- reverse mode ----------------------------------------------------------------------------------------------------
 
-    def transpose(self, kind: str, adjoints: Sequence[object], *args: Array, call: Call, wanted: Names, along: Names) -> list[object]:
+    def transpose(self, kind: str, adjoints: Sequence[object], *args: Array, call: JaxCall, wanted: Names, along: Names) -> list[object]:
         """Return the cotangents of the last linear arguments. Those that are known are zeros, which `_zeros` made."""
         first = len(args) - _linear(kind, call, along)[-1][0]
         linear = [self.ad.is_undefined_primal(a) for a in args]
@@ -245,7 +245,7 @@ class _Rules:
         results = self.p[_TRANSPOSE[kind]].bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=wanted)
         return [*[None] * first, *(c if asked else None for c, asked in zip(results, linear[first:]))]
 
-    def transpose_of_curvature(self, adjoints: Sequence[object], *args: Array, call: Call, wanted: Names, along: Names) -> list[object]:
+    def transpose_of_curvature(self, adjoints: Sequence[object], *args: Array, call: JaxCall, wanted: Names, along: Names) -> list[object]:
         """Return the cotangents of v^T H w for each output: ``wanted`` are the names of v, the directions of `tangent`, ``along`` of w."""
         outputs = len(call.names) + len(call.function.outputs)
         v, w = args[outputs : outputs + len(wanted)], args[outputs + len(wanted) :]

@@ -129,7 +129,7 @@ class TorchFunction(KernelFunction):
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class TorchCall:
     """A launch in torch's graph. ``names``: the arguments in order; ``values``: those that are no tensors, by name; ``active``: the tensors
     with gradients; ``needed``: those whose gradients torch asks for. ``zeros``: outputs that were zero before the launch. ``number``: the
     number of the launch; ``saved``: fields and ndarrays as it read them.
@@ -196,7 +196,7 @@ def _functions() -> tuple[type[Function], type[Function]]:
             needed = [name for name, need in zip(names, ctx.needs_input_grad[3:]) if need]
             active = [n for n, t in tensors.items() if t.is_floating_point() and (n in needed or n in function.outputs)]
             host = {name: v for name, v in zip(names, values) if name not in tensors}
-            ctx.call = Call(function, names, host, active, needed, zeros, None, [])
+            ctx.call = TorchCall(function, names, host, active, needed, zeros, None, [])
             result, ctx.call.number, ctx.call.saved = function.run(ctx.call.arguments(tensors.values()), host if needed else None)
             outputs = tuple([tensors[name] for name in names if name in function.outputs])
             ctx.mark_dirty(*outputs)
@@ -216,7 +216,7 @@ def _functions() -> tuple[type[Function], type[Function]]:
 
     class KernelGradient(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Context, call: Call, count: int, *tensors: Tensor) -> tuple[Tensor | None, ...]:
+        def forward(ctx: Context, call: TorchCall, count: int, *tensors: Tensor) -> tuple[Tensor | None, ...]:
             ctx.call, ctx.count = call, count
             ctx.save_for_backward(*tensors)
             call.check_active_outputs(tensors[count:])

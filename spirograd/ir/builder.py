@@ -138,14 +138,14 @@ class Builder:
         assert isinstance(op.type, tuple)
         return tuple(self.emit(ops.result, op, attr=k, type=t) for k, t in enumerate(op.type))
 
-    def if_(self, condition: Op, then: Region, orelse: Region) -> tuple[Op, ...]:
+    def if_(self, condition: Op, then: Region, orelse: Region, *, attr: str | None = None) -> tuple[Op, ...]:
         types = tuple(v.type for v in then.results)
-        return self.results(self.emit(ops.if_, condition, type=types, regions=(then, orelse)))
+        return self.results(self.emit(ops.if_, condition, attr=attr, type=types, regions=(then, orelse)))
 
     def for_(self, begin: Op, end: Op, initial: Sequence[Op], body: Region, attr: LoopAttr | None = None) -> tuple[Op, ...]:
         types = tuple(v.type for v in initial)
         return self.results(self.emit(ops.for_, begin, end, *initial, attr=attr or LoopAttr(), type=types, regions=(body,)))
 
-    def while_(self, initial: Sequence[Op], condition: Region, body: Region) -> tuple[Op, ...]:
+    def while_(self, initial: Sequence[Op], condition: Region, body: Region, *, attr: str | None = None) -> tuple[Op, ...]:
         types = tuple(v.type for v in initial)
-        return self.results(self.emit(ops.while_, *initial, type=types, regions=(condition, body)))
+        return self.results(self.emit(ops.while_, *initial, attr=attr, type=types, regions=(condition, body)))

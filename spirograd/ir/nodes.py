@@ -174,8 +174,8 @@ class FieldRef:
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
-    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``: more than 2**31 - 1
-    scalars, so addresses need 64 bits."""
+    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``: see `ArrayArg`. ``disjoint``:
+    in every launch of the compiled kernel, the array overlaps no other array with this mark, unless the kernel writes neither."""
 
     name: str
     arg: int
@@ -185,6 +185,7 @@ class ArrayRef:
     role: str = "primal"
     wide: bool = False
     state: str = ""
+    disjoint: bool = False
 
 
 class TempKind(Enum):
@@ -240,11 +241,13 @@ class AdstackRef:
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """Device IR: the buffer whose address is in ``slot``, seen as an array of ``dtype``. One index, in elements."""
+    """Device IR: the buffer whose address is in ``slot``, seen as an array of ``dtype``. One index, in elements. ``disjoint``: see
+    `ArrayRef`."""
 
     name: str
     slot: Slot
     dtype: DType
+    disjoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +295,7 @@ class LoopAttr:
 
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
+    ``uniform``: in a grouped task, all invocations of the workgroup run the same iterations, see `ops.UNIFORM`.
 
     At the level "loops", a loop over the iterations of a chunk states how they may be ordered. With ``any_order`` they may run in any
     order, one after the other. With ``independent`` they may also run at the same time, because no iteration accesses what another one
@@ -310,6 +314,7 @@ class LoopAttr:
     apart: str = ""  # the option that keeps the loop a task of its own; "" if none does
     grouped: bool = False
     deactivates: bool = False
+    uniform: bool = False
     any_order: bool = False
     independent: bool = False
     reductions: tuple[Reduction, ...] = ()
@@ -351,13 +356,14 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot.
+    once, each of which has a thread slot. ``alternatives``: see `TaskInfo`.
     """
 
     work: int
     uncontended_work: int = 0
     unit: int = 1
     lanes: int = 1
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +441,8 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
+    """An array argument. ``wide``: it may have more than `NARROW` scalars, or an axis of more, so that addresses need 64 bits."""
+
     name: str
     dtype: DType
     ndim: Axis

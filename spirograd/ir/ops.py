@@ -103,7 +103,10 @@ param = _op(
 )
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while`, `if` or call (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
-if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
+# The attribute of an `if` or `while` in a grouped task that all invocations of the workgroup run the same way.
+UNIFORM = "uniform"
+
+if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results; attr None or `UNIFORM`.")
 for_ = _op(
     "for",
     None,
@@ -114,7 +117,8 @@ while_ = _op(
     "while",
     None,
     "control",
-    "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones.",
+    "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones; attr None or "
+    "`UNIFORM`.",
 )
 outlined = _op(
     "outlined",

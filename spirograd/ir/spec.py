@@ -319,9 +319,16 @@ def _if(v: _Verifier, op: Op) -> None:
     v.need(op.args[0].type is u1, op, "the condition is u1")
     v.need(isinstance(op.type, tuple) and len(op.regions) == 2, op, "has two regions and a tuple of results")
     assert isinstance(op.type, tuple)
-    _plain(v, op)
+    v.need(op.attr in (None, ops.UNIFORM), op, "its attribute is None or ops.UNIFORM")
+    _uniform(v, op, op.attr is not None)
     for region in op.regions:
         v.shape_of(op, region, (), op.type)
+
+
+def _uniform(v: _Verifier, op: Op, uniform: bool) -> None:
+    """Check that control operations that a workgroup runs together stand in a grouped task."""
+    grouped = (outer.attr.grouped for outer in v.path if outer.code is ops.task)
+    v.need(not uniform or (v.level != "kernel" and any(grouped)), op, "is uniform in a workgroup only in lowered grouped tasks")
 
 
 def _for(v: _Verifier, op: Op) -> None:
@@ -336,6 +343,7 @@ def _for(v: _Verifier, op: Op) -> None:
         inside = any(outer.code is ops.task for outer in v.path)
         v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
     v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
+    _uniform(v, op, op.attr.uniform)
     if op.attr.over_chunk or op.attr.vectorise or op.attr.row:
         known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= -1
         v.need(known, op, 'loops over chunks are of the level "loops"')
@@ -353,7 +361,8 @@ def _outlined(v: _Verifier, op: Op) -> None:
 def _while(v: _Verifier, op: Op) -> None:
     carried = tuple([a.type for a in op.args])
     v.need(op.type == carried and len(op.regions) == 2, op, f"has two regions, and results {carried}")
-    _plain(v, op)
+    v.need(op.attr in (None, ops.UNIFORM), op, "its attribute is None or ops.UNIFORM")
+    _uniform(v, op, op.attr is not None)
     # Where loops are planned, the condition may yield more values, which the body takes after the loop-carried values.
     more = tuple([r.type for r in op.regions[0].results[1:]]) if v.level == "loops" and op.regions[0].ops else ()
     v.shape_of(op, op.regions[0], carried, (u1, *more))

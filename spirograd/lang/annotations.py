@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, overload
 
@@ -171,11 +173,11 @@ def _flatten(x: object) -> list[Scalar]:
 
 
 class VectorType(MatrixType):
-    """The type of vectors of n entries of ``dtype``."""
+    """The type of vectors of n entries of ``dtype``. ``unpacked`` has no effect: entries are scalars of their own always."""
 
     __slots__ = ()
 
-    def __init__(self, n: int, dtype: object) -> None:
+    def __init__(self, n: int, dtype: object, unpacked: bool = False) -> None:
         self._set((n,), dtype)
 
 
@@ -244,17 +246,17 @@ class UnsizedType(AggregateType):
 
 
 @overload
-def vector(n: int, dtype: object = None) -> MatrixType: ...
+def vector(n: int, dtype: object = None, unpacked: bool = False) -> MatrixType: ...
 
 
 @overload
-def vector(n: None = None, dtype: object = None) -> UnsizedType: ...
+def vector(n: None = None, dtype: object = None, unpacked: bool = False) -> UnsizedType: ...
 
 
-def vector(n: int | None = None, dtype: object = None) -> MatrixType | UnsizedType:
+def vector(n: int | None = None, dtype: object = None, unpacked: bool = False) -> MatrixType | UnsizedType:
     """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type; without ``n``, for those of
-    any size."""
-    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype)
+    any size. ``unpacked``, of Quadrants, has no effect: a vector in a kernel is n scalars, each of which may have a register."""
+    return UnsizedType(1, dtype) if n is None else VectorType(n, dtype, unpacked)
 
 
 @overload
@@ -302,7 +304,8 @@ class NdarrayType(NearNames):
 
     ``dtype`` may be a vector or matrix type; then ``element_shape`` is its shape. ``element_dim``: axes of an element, of any extent: the
     last ones of NumPy arrays and torch tensors. ``ndim``: axes of the index space, without those of elements; ``field_dim`` is its old
-    name. ``needs_grad``: accepted, without effect. ``boundary``: "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
+    name. ``needs_grad``: True refuses ndarrays without a gradient; with False, torch tensors are passed as if detached. ``boundary``:
+    "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
     __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")
@@ -345,6 +348,11 @@ class NdarrayType(NearNames):
         if len(parts) > 2:
             raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
         return cls(*parts)
+
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
 
     def _key(self) -> tuple[object, ...]:
         return (self.dtype, self.ndim, self.element_dim, self.element_shape, self.needs_grad, self.boundary)
@@ -389,6 +397,11 @@ class Template:
 
     __slots__ = ()
 
+    def __or__(self, other: None) -> OptionalType:
+        return OptionalType.of(self, other)
+
+    __ror__ = __or__
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Template)
 
@@ -400,6 +413,33 @@ class Template:
 
 
 template = Template
+
+
+class OptionalType:
+    """Annotation of an argument that may be None: ``types.NDArray[sg.f32, 1] | None``. ``inner``: the annotation of other values."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    @classmethod
+    def of(cls, annotation: object, other: None) -> OptionalType:
+        """Return the union of an annotation and None; NotImplemented for other unions."""
+        return cls(annotation) if other is None else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} | None"
+
+
+def without_none(annotation: object) -> object:
+    """Return the annotation X of ``X | None`` and ``Optional[X]``; None for others."""
+    if isinstance(annotation, OptionalType):
+        return annotation.inner
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return None
+    parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 else None
 
 
 class TripletsType:

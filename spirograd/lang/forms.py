@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError
 from spirograd.lang import plain_python
-from spirograd.lang.arithmetic import as_dtype
+from spirograd.lang.arithmetic import Binary, as_dtype
 from spirograd.lang.indexing import location
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Scalar, Value, describe, is_scalar, type_error
@@ -114,53 +114,26 @@ def length(node: object, index: object) -> Any:
     _only_in_kernels("length")
 
 
-def _atomic(kind: str, x: object, y: object) -> object:
-    return plain_python.atomic(kind, x, y) if plain_python.state.running else _only_in_kernels(f"atomic_{kind}")
+def _atomic(kind: str, doc: str) -> Binary:
+    def run(x: object, y: object) -> object:
+        return plain_python.atomic(kind, x, y) if plain_python.state.running else _only_in_kernels(f"atomic_{kind}")
+
+    run.__name__ = run.__qualname__ = f"atomic_{kind}"
+    run.__doc__ = doc
+    return run
 
 
-def atomic_add(x: object, y: object) -> Any:
-    """Add y to x, and return the old value. ``x``: an element of memory or a variable. Only in kernels, like all atomic operations."""
-    return _atomic("add", x, y)
-
-
-def atomic_sub(x: object, y: object) -> Any:
-    """Subtract y from x, and return the old value."""
-    return _atomic("sub", x, y)
-
-
-def atomic_mul(x: object, y: object) -> Any:
-    """Multiply x by y, and return the old value."""
-    return _atomic("mul", x, y)
-
-
-def atomic_min(x: object, y: object) -> Any:
-    """Set x to the smaller of x and y, and return the old value."""
-    return _atomic("min", x, y)
-
-
-def atomic_max(x: object, y: object) -> Any:
-    """Set x to the larger of x and y, and return the old value."""
-    return _atomic("max", x, y)
-
-
-def atomic_and(x: object, y: object) -> Any:
-    """Set x to ``x & y``, and return the old value."""
-    return _atomic("and", x, y)
-
-
-def atomic_or(x: object, y: object) -> Any:
-    """Set x to ``x | y``, and return the old value."""
-    return _atomic("or", x, y)
-
-
-def atomic_xor(x: object, y: object) -> Any:
-    """Set x to ``x ^ y``, and return the old value."""
-    return _atomic("xor", x, y)
-
-
-def atomic_exchange(x: object, y: object) -> Any:
-    """Set x to y, and return the old value."""
-    return _atomic("exchange", x, y)
+atomic_add = _atomic(
+    "add", "Add y to x, and return the old value. ``x``: an element of memory or a variable. Only in kernels, like all atomic operations."
+)
+atomic_sub = _atomic("sub", "Subtract y from x, and return the old value.")
+atomic_mul = _atomic("mul", "Multiply x by y, and return the old value.")
+atomic_min = _atomic("min", "Set x to the smaller of x and y, and return the old value.")
+atomic_max = _atomic("max", "Set x to the larger of x and y, and return the old value.")
+atomic_and = _atomic("and", "Set x to ``x & y``, and return the old value.")
+atomic_or = _atomic("or", "Set x to ``x | y``, and return the old value.")
+atomic_xor = _atomic("xor", "Set x to ``x ^ y``, and return the old value.")
+atomic_exchange = _atomic("exchange", "Set x to y, and return the old value.")
 
 
 def atomic_cas(x: object, expected: object, desired: object) -> Any:

@@ -81,6 +81,13 @@ def global_thread_idx() -> Value:
     return scalar.cast(number, i64 if number.dtype.bits == 64 else i32)
 
 
+def block_idx() -> Value:
+    """Return the number of the group of this thread among those of the loop, from 0."""
+    scope = current("block_idx")
+    number = number_of_iteration(scope)
+    return scalar.cast(scalar.emit(ir.idiv, number, scalar.constant(scope.size, number.dtype)), i32)
+
+
 class SharedArray:
     """An array of ``shape``, known while compiling, that the threads of a group share, in the body of a parallel loop, as in
     ``SharedArray((64,), sg.f32)``. Elements may be vectors or matrices. Its contents are undefined until they are written. Raises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -95,9 +96,10 @@ def stop_grad(x: T) -> T:
 
 
 def pure(function: T) -> T:
-    """Promise that the kernel ``function`` depends on its arguments only. Accepted, without effect: the compilation cache checks it by
-    itself.
+    """Promise that the kernel ``function`` depends on its arguments only. Accepted, without effect, with a warning that it is an old name:
+    the compilation cache checks it by itself.
     """
+    warnings.warn("Use of `pure` is deprecated. Please use `kernel(fastcache=True)`: both are without effect", UserWarning, stacklevel=2)
     return function
 
 

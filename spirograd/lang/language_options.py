@@ -19,6 +19,8 @@ class LanguageOptions:
     check_bounds: bool = False  # of views: those of memory are for a pass
     short_circuit: bool = True
     unrolling_limit: int = 0
+    prints_fixed: bool = False  # floats with 6 digits behind the point, vectors in Python as NumPy shows them
+    ignores_sign_of_powers: bool = False  # an integer to a negative power is that to the positive one
     unfused_by: str = ""  # the option of the kernel by which its loops stay apart
     group_size: int = 0  # of loops without `block_dim`; 0: the default
     max_group_size: int = 1024

@@ -19,7 +19,7 @@ from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, dense_algebra, indexing, scalar
 from spirograd.lang.broadcasting import joint_shape, spread
-from spirograd.lang.context import current_trace
+from spirograd.lang.context import current_trace, language_options
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
@@ -194,7 +194,9 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return (self[i] for i in range(self.n))
 
     def __repr__(self) -> str:
-        return repr(self.to_list()) if all(is_number(e) for e in self._entries) else f"<{self.__sg_describe__()}>"
+        if not all(is_number(e) for e in self._entries):
+            return f"<{self.__sg_describe__()}>"
+        return str(self.to_numpy()) if language_options().prints_fixed else repr(self.to_list())
 
     def __sg_describe__(self) -> str:
         return f"a {shape_name(self.shape)}"

@@ -58,7 +58,7 @@ def placed(value: Number, memory: ScalarField | Ndarray, key: object) -> Integer
     return element
 
 
-def indices(shape: Sequence[int], origin: Sequence[int] = ()) -> Iterator[Any]:
+def indices(shape: Sequence[int], origin: Sequence[int] = ()) -> Iterator[int] | Iterator[tuple[int, ...]]:
     """Return the indices of a field or an array, as loops of kernels have them: integers along one axis, else tuples."""
     ranges = [range(first, first + extent) for extent, first in zip(shape, origin or [0] * len(shape))]
     return iter(ranges[0]) if len(ranges) == 1 else itertools.product(*ranges)

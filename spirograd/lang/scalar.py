@@ -19,6 +19,7 @@ from spirograd.ir.builder import Builder, result_type
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 from spirograd.lang.context import Trace, current_trace
+from spirograd.lang.integer_powers import integer_power
 from spirograd.lang.traced_numbers import Number as Number
 from spirograd.lang.traced_numbers import TracedNumber
 
@@ -166,13 +167,10 @@ class Operator(Protocol):
 
     @overload
     def __call__(self, a: Value, b: Scalar) -> Value: ...
-
     @overload
     def __call__(self, a: Scalar, b: Value) -> Value: ...
-
     @overload
     def __call__(self, a: Number, b: Number) -> Number: ...
-
     @overload
     def __call__(self, a: Scalar, b: Scalar) -> Scalar: ...
 
@@ -523,7 +521,8 @@ def power(a: Scalar, b: Scalar) -> Scalar:
     if t.is_float:
         return emit(ir.pow_, cast(a, t), cast(b, t))
     base = a if isinstance(a, Value) and a.dtype is not u1 else cast(a, t)
-    return _integer_power(base, as_value(b) if dtype_of(b) is not u1 else cast(b, i32))
+    exponent = as_value(b) if dtype_of(b) is not u1 else cast(b, i32)
+    return Value(integer_power(builder(), trace_of().options, base.op, exponent.op))
 
 
 def _product(base: Value, n: int) -> Value:
@@ -536,34 +535,6 @@ def _product(base: Value, n: int) -> Value:
         if n:
             base = emit(ir.mul, base, base)
     return out if out is not None else cast(1, base.dtype)
-
-
-def _integer_power(a: Value, n: Value) -> Value:
-    """Return ``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
-
-    With checks, negative exponents fail, and a square that no factor needs, and that may not fit, is not computed.
-    """
-    b, debug, t, counting = builder(), trace_of().options.debug, a.dtype, n.dtype
-    one, low, high = b.const(1, t), b.const(0, counting), b.const(1, counting)
-    if debug and counting.is_signed:
-        site = FaultSite("overflow", "{0} ** {1}: an integer to a negative power is no integer", (t, counting), b.loc)
-        b.emit(ir.check, b.emit(ir.ge, n.op, low), a.op, n.op, attr=site, type=VOID)
-    base, left, out = b.begin(t, counting, t)
-    condition = b.end([b.emit(ir.gt, left, low)])
-    base, left, out = b.begin(t, counting, t)
-    odd = b.emit(ir.ne, b.emit(ir.and_, left, high), low)
-    next_out = b.emit(ir.select, odd, b.emit(ir.mul, out, base), out)
-    factor = b.emit(ir.select, b.emit(ir.gt, left, high), base, one) if debug else base
-    body = b.end([b.emit(ir.mul, base, factor), b.emit(ir.shr, left, high), next_out])
-    result = b.while_([a.op, n.op, one], condition, body)[2]
-    if not counting.is_signed:
-        return Value(result)
-    inverse = b.cast(b.emit(ir.eq, a.op, one), t)
-    if t.is_signed:
-        minus_one = b.const(-1, t)
-        odd = b.emit(ir.ne, b.emit(ir.and_, n.op, high), low)
-        inverse = b.emit(ir.select, b.emit(ir.eq, a.op, minus_one), b.emit(ir.select, odd, minus_one, one), inverse)
-    return Value(b.emit(ir.select, b.emit(ir.lt, n.op, low), inverse, result))
 
 
 def truth(x: object) -> Value | bool:
@@ -582,8 +553,6 @@ def logical_not(x: object) -> Value | bool:
 
 @overload
 def select(condition: Value, a: Scalar, b: Scalar) -> Value: ...
-
-
 @overload
 def select(condition: object, a: Scalar, b: Scalar) -> Scalar: ...
 

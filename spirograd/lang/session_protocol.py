@@ -130,8 +130,9 @@ class Session(CompileTarget, Protocol):
     def store_trace(self, name: str, data: bytes) -> None:
         """Keep ``data`` in the offline cache under a name."""
 
-    def recall(self, key: str, locations: Sequence[Loc | None]) -> Plan | None:
-        """Load a kernel from the offline cache by its key, without its IR; None if it is not there. ``locations``: of its tasks."""
+    def recall(self, key: str, locations: Sequence[Loc | None], kernel: Callable[[], nodes.Kernel]) -> Plan | None:
+        """Load a kernel from the offline cache by its key; None if it is not there. ``locations``: of its tasks; ``kernel``: gives its
+        IR."""
 
     def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, str | bytes]:
         """Return all stages of compiling ``kernel``."""

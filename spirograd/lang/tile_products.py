@@ -12,8 +12,8 @@ from spirograd.lang import groups, scalar
 from spirograd.lang.context import language_options
 from spirograd.lang.scalar import Value
 
-# Values of the other threads of a group, by the row of the thread, see `tiles.values_of_rows`.
-Exchange = Callable[[Sequence[Value], Sequence[int]], list[list[Value]]]
+# A function that reads the values of other threads of a group, see `tiles.column_reader`.
+Reader = Callable[[Sequence[Value]], Callable[[int, int], Value]]
 
 
 def has_instruction(factor: DType, total: DType) -> bool:
@@ -28,16 +28,22 @@ def has_instruction(factor: DType, total: DType) -> bool:
     return complete and name is not None and SHAPES[name].factor is factor
 
 
-def by_rows(c: list[Value], a: list[Value], b: list[Value], sign: scalar.Operator, transposed: bool, exchange: Exchange) -> list[Value]:
+def fused(a: Value, b: Value, c: Value) -> Value:
+    """Return a * b + c. Arithmetic of tiles rounds it once, where the device can: nothing that users write is contracted, so no sum of
+    theirs depends on it."""
+    return scalar.emit(ir.fma, a, b, c)
+
+
+def by_rows(c: list[Value], a: list[Value], b: list[Value], negative: bool, transposed: bool, reader: Reader) -> list[Value]:
     """Return the row of this thread of c plus or minus a @ b, from the rows of all: sums in order of the inner index."""
-    rows, total = exchange(b, range(len(b))), c[0].dtype  # rows[j][k]: entry j of row k
-    factors = [scalar.cast(entry, total) for entry in a]
-    out = []
-    for j, entry in enumerate(c):
-        for k, factor in enumerate(factors):
-            other = rows[k][j] if transposed else rows[j][k]
-            entry = sign(entry, scalar.mul(factor, scalar.cast(other, total)))
-        out.append(entry)
+    read, total, out = reader(b), c[0].dtype, list(c)
+    for k, entry in enumerate(a):
+        factor = scalar.cast(entry, total)
+        if negative:
+            factor = scalar.emit(ir.neg, factor)
+        for j in range(len(c)):
+            other = read(j, k) if transposed else read(k, j)
+            out[j] = fused(factor, scalar.cast(other, total), out[j])
     return out
 
 

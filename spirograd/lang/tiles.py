@@ -18,6 +18,7 @@ from spirograd.lang.frontend.func import func
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Struct, make_struct
+from spirograd.lang.tile_products import fused
 
 _LARGEST_GROUP = 32
 
@@ -38,25 +39,27 @@ def row_of_thread(size: int) -> Value:
     return groups.thread_number(scope)
 
 
-def values_of_rows(values: Sequence[Value], rows: Sequence[int], part: int = 0, last: bool = True) -> list[list[Value]]:
-    """Return each of ``values`` in the threads that have these rows.
+def column_reader(values: Sequence[Value]) -> Callable[[int, int], Value]:
+    """Return a function that reads value k of the thread with some row, given the row and k.
 
-    If it goes through shared memory, ``part`` selects the buffer: calls that follow each other directly alternate, and only the ``last``
-    one waits for all threads to have read.
+    Each call reads in place of use, so that no more values are live than one. Through shared memory, all threads wait here for each other,
+    before and after it has the values.
     """
-    scope, options = groups.current("a tile"), language_options()
-    if options.reads_subgroups and options.subgroup_size >= scope.size:
-        return [[_read(value, row) for row in rows] for value in values]
-    b, shared = scalar.builder(), _exchange(scope, values[0].dtype)
-    places = [b.const((part + k) * scope.size, i32) for k in range(len(values))]
-    me = groups.thread_number(scope).op
-    for place, value in zip(places, values):
-        b.store(shared.ref, b.emit(ir.add, place, me), value.op)
+    scope = groups.current("a tile")
+    if _reads_subgroups(scope):
+        return lambda row, k: _read(values[k], row)
+    b, shared, me = scalar.builder(), _exchange(scope, values[0].dtype), groups.thread_number(scope).op
+    for k, value in enumerate(values):
+        b.store(shared.ref, b.emit(ir.add, b.const(k * scope.size, i32), me), value.op)
     b.emit(ir.workgroup_barrier, type=VOID)
-    values_by_row = [[Value(b.load(shared.ref, b.const(place.attr + row, i32))) for row in rows] for place in places]
-    if last:
-        b.emit(ir.workgroup_barrier, type=VOID)
-    return values_by_row
+    loaded = [[Value(b.load(shared.ref, b.const(k * scope.size + row, i32))) for row in range(scope.size)] for k in range(len(values))]
+    b.emit(ir.workgroup_barrier, type=VOID)
+    return lambda row, k: loaded[k][row]
+
+
+def _reads_subgroups(scope: GroupScope) -> bool:
+    options = language_options()
+    return options.reads_subgroups and options.subgroup_size >= scope.size
 
 
 def _read(value: Value, row: int) -> Value:
@@ -87,18 +90,73 @@ def _identity_row(row: Matrix) -> Matrix:
 
 @arithmetic.traceable
 def _factorised_row(row: Matrix, eps: Scalar) -> Matrix:
-    """Factorise column by column: entries to the right of a column lose its products. Entries above the diagonal stay."""
+    """Factorise column by column: an entry loses the products of all columns before its own, in their order. Entries above the diagonal
+    stay.
+
+    So only the threads that have a row of the column select what they keep, once a column. The pivot takes ``eps`` of its own thread.
+    """
     r, n = list(row.entries), len(row.entries)
     _check_precise(r[0].dtype, "cholesky_")
-    at = row_of_thread(n)
+    at, eps = row_of_thread(n), scalar.cast(eps, r[0].dtype)
+    columns = _Columns(n, r[0].dtype)
     for k in range(n):
-        (column,) = values_of_rows([r[k]], range(k, n), k % 2, k == n - 1)
-        diagonal = arithmetic.sqrt(arithmetic.max(column[0], scalar.cast(eps, r[k].dtype)))
-        entry = r[k] / diagonal
-        for j in range(k + 1, n):
-            r[j] = arithmetic.select(at >= j, r[j] - entry * (column[j - k] / diagonal), r[j])
-        r[k] = arithmetic.select(at > k, entry, arithmetic.select(scalar.equal(at, k), diagonal, r[k]))
+        reduced = r[k]
+        for j in range(k):
+            reduced = fused(scalar.emit(ir.neg, r[j]), columns.entry(j, k), reduced)
+        on_diagonal = scalar.equal(at, k)
+        column = arithmetic.select(on_diagonal, arithmetic.max(reduced, eps), reduced)
+        pivot = columns.append(column)
+        scale = arithmetic.rsqrt(pivot)
+        below = column * scale
+        r[k] = arithmetic.select(at > k, below, arithmetic.select(on_diagonal, arithmetic.sqrt(pivot), r[k]))
+        columns.divide_last(r[k], scale)
+    columns.end()
     return make(r, (n,))
+
+
+class _Columns:
+    """The columns of a factor while it is computed, which threads read of each other.
+
+    Through shared memory a column goes before it is divided by its pivot's root, so that one barrier a column is enough; readers divide.
+    """
+
+    def __init__(self, n: int, dtype: DType) -> None:
+        self._scope = groups.current("a tile")
+        self._shared = None if _reads_subgroups(self._scope) else _exchange(self._scope, dtype)
+        self._columns: list[Value] = []
+        self._scales: list[Value] = []
+
+    def append(self, column: Value) -> Value:
+        """Add the next column, not divided yet, and return its entry on the diagonal."""
+        k = len(self._columns)
+        self._columns.append(column)
+        if self._shared is None:
+            return _read(column, k)
+        b = scalar.builder()
+        b.store(self._shared.ref, b.emit(ir.add, b.const(k * self._scope.size, i32), groups.thread_number(self._scope).op), column.op)
+        b.emit(ir.workgroup_barrier, type=VOID)
+        return self._loaded(k, k)
+
+    def divide_last(self, column: Value, scale: Value) -> None:
+        """Set the last column to ``column``, which is the appended one times ``scale``."""
+        self._columns[-1] = column
+        self._scales.append(scale)
+
+    def entry(self, column: int, row: int) -> Value:
+        """Return an entry below the diagonal."""
+        if self._shared is None:
+            return _read(self._columns[column], row)
+        return self._loaded(column, row) * self._scales[column]
+
+    def end(self) -> None:
+        """Let all threads have read before others use the shared memory."""
+        if self._shared is not None:
+            scalar.builder().emit(ir.workgroup_barrier, type=VOID)
+
+    def _loaded(self, column: int, row: int) -> Value:
+        assert self._shared is not None
+        b = scalar.builder()
+        return Value(b.load(self._shared.ref, b.const(column * self._scope.size + row, i32)))
 
 
 @arithmetic.traceable
@@ -107,11 +165,11 @@ def _solved_row(lower: Matrix, row: Matrix) -> Matrix:
     l, x, n = lower.entries, list(row.entries), len(row.entries)
     _check_precise(x[0].dtype, "solve_triangular_")
     row_of_thread(n)
-    columns = values_of_rows(l, range(n))
+    factor = column_reader(l)
     for k in range(n):
-        x[k] = x[k] / columns[k][k]
-        for j in range(k + 1, n):
-            x[j] = x[j] - x[k] * columns[k][j]
+        for j in range(k):
+            x[k] = fused(scalar.emit(ir.neg, x[j]), factor(k, j), x[k])
+        x[k] = x[k] * (1 / factor(k, k))
     return make(x, (n,))
 
 
@@ -125,8 +183,7 @@ def _row_with_product(tile: Struct, a: object, b: object, negative: bool, transp
     if types[0] is not types[1] or not tile_products.takes(types[0], t):
         raise type_error(f"tiles of {types[0]} and {types[1]} have no product of {t}", "factors have one type; those of f16 add up to f32")
     if not tile_products.has_instruction(types[0], t):
-        sign = scalar.sub if negative else scalar.add
-        return make(tile_products.by_rows(list(row), left, right, sign, bool(transposed), values_of_rows), (n,))
+        return make(tile_products.by_rows(list(row), left, right, negative, bool(transposed), column_reader), (n,))
     return make(tile_products.by_instruction(list(row), left, right, negative, bool(transposed)), (n,))
 
 
@@ -247,12 +304,12 @@ def outer(a: object, b: object) -> Outer:
     return Outer(a, b)
 
 
-def updated(tile: Struct, a: Value, b: Value, sign: scalar.Operator) -> Struct:
+def updated(tile: Struct, a: Value, b: Value, negative: bool) -> Struct:
     """Return a tile plus or minus the product of ``a`` and the ``b`` of each row."""
     row = tile.r.entries
     n, dtype = len(row), row[0].dtype
     _check_precise(dtype, "outer")
     row_of_thread(n)
-    mine = scalar.cast(a, dtype)
-    (others,) = values_of_rows([scalar.cast(b, dtype)], range(n))
-    return tile.with_entries({"r": make([sign(x, mine * other) for x, other in zip(row, others)], (n,))})
+    mine, others = scalar.cast(a, dtype), column_reader([scalar.cast(b, dtype)])
+    factor = scalar.emit(ir.neg, mine) if negative else mine
+    return tile.with_entries({"r": make([fused(factor, others(k, 0), x) for k, x in enumerate(row)], (n,))})

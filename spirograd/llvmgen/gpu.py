@@ -11,7 +11,7 @@ from typing import cast
 
 from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, f32, i32
+from spirograd.base.dtypes import DType, f32, f64, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -82,7 +82,8 @@ class Dialect:
     `COMBINE`, given whether it is signed. ``barrier``, which has no result: waits for the workgroup. ``subgroup_barrier``: for the
     subgroup. ``has_members``: whether operations of subgroups name the lanes that take part, see `GpuEmitter.members`. ``clock``: an i64
     counter. ``matrix_load``, ``matrix_product``: the entries of these operations, typed. ``matrix_store`` has no result. ``rsqrt``: of f32,
-    accurate to two units in the last place, given whether the argument is surely not subnormal.
+    accurate to two units in the last place, given whether the argument is surely not subnormal. ``anchor``: a value of some type, that LLVM
+    computes here, and not later; None: it needs no anchors.
     """
 
     calling_convention: str
@@ -108,6 +109,7 @@ class Dialect:
     matrix_store: Callable[[GpuEmitter, Op], None]
     matrix_product: Callable[[GpuEmitter, Op], list[str]]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
+    anchor: Callable[[GpuEmitter, str, str], str] | None = None
     stack_space: int = 0
     atomic_metadata: str = ""
     has_members: bool = False
@@ -118,7 +120,7 @@ class GpuEmitter(FunctionEmitter):
     """An emitter of the kernel function of a task. ``constant``: the entries of the argument block whose buffers are not written meanwhile.
 
     ``members``: an i32 with a bit for each lane of the subgroup that runs the current region; "" if all do. ``votes``: the code at begin
-    and end of regions, see `members`.
+    and end of regions, see `members`. ``exchanges``: whether lanes read values of each other in the current one, not nested ones.
     """
 
     buffer_pointer = _GLOBAL
@@ -134,6 +136,7 @@ class GpuEmitter(FunctionEmitter):
         self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.members = ""
         self.votes: dict[Region, Votes] = {}
+        self.exchanges = False
         self.claims: dict[BufferRef, str] = {}  # counter -> the variable with the claim of the invocation
 
     def stack_limit(self, name: str) -> list[str]:
@@ -146,6 +149,12 @@ class GpuEmitter(FunctionEmitter):
         ]
 
     def region(self, region: Region) -> list[str]:
+        outer, self.exchanges = self.exchanges, any(op.code is ops.subgroup_read for op in region.ops)
+        values = self._region(region)
+        self.exchanges = outer
+        return values
+
+    def _region(self, region: Region) -> list[str]:
         votes = self.votes.pop(region, None)
         if votes is None:
             return super().region(region)
@@ -383,6 +392,15 @@ def _rsqrt(e: GpuEmitter, op: Op) -> None:
         emit_scalar.emit_rsqrt(e, op)
 
 
+def _fma(e: GpuEmitter, op: Op) -> None:
+    """Emit a sum between exchanges in place. LLVM keeps the order of exchanges, and computes all else as late as possible: each value that
+    lanes read of each other would be in a register of its own until then."""
+    emit_scalar.emit_fma(e, op)
+    if e.exchanges and e.dialect.anchor is not None and op.type in (f32, f64):
+        assert isinstance(op.type, DType)
+        e.env[op] = e.dialect.anchor(e, e.env[op], type_name(op.type))
+
+
 def _barrier(e: GpuEmitter, op: Op) -> None:
     e.dialect.barrier(e)
 
@@ -406,6 +424,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.while_: _while,
     ops.claim: _claim,
     ops.rsqrt: _rsqrt,
+    ops.fma: _fma,
     ops.workgroup_barrier: _barrier,
     ops.subgroup_barrier: _subgroup_barrier,
     ops.clock: _clock,

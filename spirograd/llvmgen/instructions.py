@@ -65,6 +65,9 @@ class Division(Instr):
         else:
             multiple = e.value(f"mul {type_name(t)} {quotient}, {b}")
             e.set(op, f"sub {type_name(t)} {a}, {multiple}")
+            if isinstance(t, DType) and range_of(op.args[0], e.ranges).low >= 0:  # LLVM knows that of remainders, not of differences
+                assume = e.module.declare("llvm.assume", "void", "i1")
+                e.lines.append(f"  call void {assume}(i1 {e.value(f'icmp sge {type_name(t)} {e.operand(op)}, 0')})")
 
 
 @dataclass(frozen=True, slots=True)

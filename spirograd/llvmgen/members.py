@@ -3,7 +3,8 @@ it.
 
 Instructions of NVIDIA's GPUs name the lanes that run them together (member masks). The lanes that are active at the same moment may be
 fewer, since a warp that has diverged need not have reconverged. All invocations of a workgroup run its branches and loops with a barrier of
-the workgroup.
+the workgroup, and those marked as uniform. There the mask is a constant, without which the assembler expands each instruction into a search
+for lanes with equal masks.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ def _meets(region: Region) -> bool:
     return not _NAMING_LANES.isdisjoint(region.codes)
 
 
+def _is_uniform(op: Op) -> bool:
+    """Return whether all lanes of the current region run the control operation the same way."""
+    return bool(op.attr.uniform) if op.code is ops.for_ else op.attr == ops.UNIFORM
+
+
 def votes_of(e: FunctionEmitter, op: Op, ballot: Callable[[str], str], members: str) -> dict[Region, Votes]:
     """Emit the begin of the control operation ``op`` if lanes meet in it, and return the votes of its regions. ``ballot`` emits a vote on
     an i1 by the lanes of the current region; ``members``: "" for all."""
-    if not any(map(_meets, op.regions)) or any(ops.workgroup_barrier in region.codes for region in op.regions):
+    if _is_uniform(op) or not any(map(_meets, op.regions)) or any(ops.workgroup_barrier in region.codes for region in op.regions):
         return {}
     if op.code is ops.if_:
         takes = e.env[op.args[0]]

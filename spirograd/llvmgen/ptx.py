@@ -104,6 +104,11 @@ def _launch_bounds(size: int, overlapping: bool) -> str:
     return f'"nvvm.maxntid"="{size}"{resident}'
 
 
+def _anchor(e: GpuEmitter, value: str, t: str) -> str:
+    register = "d" if t == "double" else "f"
+    return e.value(f'call {t} asm sideeffect "", "={register},0"({t} {value})')
+
+
 NVPTX = Dialect(
     calling_convention="ptx_kernel",
     block="ptr",
@@ -128,6 +133,7 @@ NVPTX = Dialect(
     matrix_product=ptx_matrices.product,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
+    anchor=_anchor,
     has_members=True,
 )
 

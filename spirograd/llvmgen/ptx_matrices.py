@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.base.dtypes import f16
-from spirograd.base.matrix_shapes import SHAPES, TOTAL, TRANSPOSED, A, B, MatrixShape, Place, held_entries, row_stride
+from spirograd.base.matrix_shapes import SHAPES, TOTAL, TRANSPOSED, A, B, EntryIndex, MatrixShape, held_entries, row_stride
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.llvmgen.gpu import GpuEmitter
 from spirograd.llvmgen.module import type_name
@@ -31,7 +31,7 @@ class _Rows:
         self._lane = e.dialect.lane(e)
         self._starts: dict[tuple[str, int, int], str] = {}
 
-    def at(self, place: Place, row: int, column: int, transposed: bool = False) -> str:
+    def at(self, place: EntryIndex, row: int, column: int, transposed: bool = False) -> str:
         """Return a pointer to the entry of the lane in the block that begins at a row and a column of the memory, or of its transpose."""
         pairs = zip(place.row, place.column)
         if transposed:

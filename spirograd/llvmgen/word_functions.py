@@ -76,6 +76,11 @@ def call(function: int, *words: int) -> int:
     raise NotImplementedError
 
 
+def add_atomically(address: int, value: int) -> int:
+    """Add to the word at an address that is a multiple of 8, in one step for all threads. Return its former value."""
+    raise NotImplementedError
+
+
 _MEMCPY = "llvm.memcpy.p0.p0.i64"
 _RESULTS = {"int": "i64", "bool": "i1", "None": "void"}
 _CASTS = {("i64", "ptr"): "inttoptr", ("ptr", "i64"): "ptrtoint", ("double", "float"): "fptrunc", ("float", "double"): "fpext"}
@@ -244,6 +249,8 @@ class _Translator:
         if function is copy:
             addresses = [("ptr", self._as("ptr", value)) for value in values[:2]]
             return self._called("void", f"void @{_MEMCPY}", [*addresses, values[2], ("i1", "false")])
+        if function is add_atomically:
+            return "i64", self._named(f"atomicrmw add ptr {self._as('ptr', values[0])}, i64 {values[1][1]} monotonic, align 8")
         if function is call:
             return self._called("i64", f"i64 {self._as('ptr', values[0])}", values[1:])
         if not isinstance(function, FunctionType):

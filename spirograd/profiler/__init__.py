@@ -42,7 +42,8 @@ def print_kernel_profiler_info(mode: str = "count", sort: str = "time", limits: 
 
     ``mode``: "count" for a line for each task; "trace" for a line for each run. ``sort``: "time", "count", "avg", "max", "bytes" or
     "operations". ``limits``: measure the copy bandwidth of the device, if it was not measured yet, and show the share of it that each task
-    reaches. Waits for the device. Raises SpirogradRuntimeError for another mode or order.
+    reaches. Lines below the table say which code kernels have chosen by its time. Waits for the device. Raises SpirogradRuntimeError for
+    another mode or order.
     """
     if mode not in ("count", "trace"):
         raise SpirogradRuntimeError(f"`mode` is 'count' or 'trace', not {mode!r}")
@@ -60,6 +61,8 @@ def print_kernel_profiler_info(mode: str = "count", sort: str = "time", limits: 
     if copy:
         print(f"copies reach {copy / 1e9:.1f} GB/s")
     print(_tables.counts(profile.records, sort, copy))
+    for choice in running().measured_choices():
+        print(choice)
 
 
 def query_kernel_profiler_info(name: str) -> KernelInfo:

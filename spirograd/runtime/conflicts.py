@@ -5,15 +5,21 @@ Pieces without conflicts may run at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from spirograd.base.arguments import ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments
 from spirograd.base.device import Sections, Step, Uses, one_by_one
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from spirograd.base.device import TakesWork
     from spirograd.base.protocols import Allocation
 
+Part = tuple["Allocation | None", str]  # Memory, None for memory of other libraries, and the part of it.
 # Stands for all memory, for work that uses unknown memory.
 _ALL = -1
 
@@ -77,3 +83,22 @@ def _overlaps(uses: Uses, known: dict[int, set[str]]) -> bool:
         if parts is not None and (not part or "" in parts or part in parts):
             return True
     return False
+
+
+def memory_of(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> list[Part]:
+    """Return the allocations that effects of a launch concern, and the parts of them; None for memory of other libraries."""
+    out: list[Part] = []
+    for kind, index, part in effects:
+        if kind == "tree":
+            out.append((arguments.trees[index], part))
+            continue
+        for role in [part] if part else ROLE_ATTRIBUTES:
+            if getattr(arguments.arrays[index], ROLE_ATTRIBUTES[role]):
+                out.append((getattr(arguments.arrays[index], ROLE_ALLOCATIONS[role]), ""))
+    return out
+
+
+def exclusively(lock: threading.RLock, work: Callable[[TakesWork], None], device: TakesWork) -> None:
+    """Do ``work`` while the lock is held."""
+    with lock:
+        work(device)

@@ -16,6 +16,7 @@ from spirograd.base.artifact import (
     AdstackSizing,
     ArgBlock,
     CompiledKernel,
+    DisjointArray,
     Effects,
     FaultSite,
     PrintSite,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 Classes = Mapping[str, type["DataclassInstance"]]
 _ADSTACKS = (AdstackInfo, AdstackLoop, AdstackSizing)
-_ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_ADSTACKS, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
+_TASKS = (TaskInfo, Work, FaultSite, PrintSite, SpaceLimit)
+_ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_ADSTACKS, *_TASKS, DisjointArray, Effects, Loc)
 CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
 # `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
 NOT_STORED = frozenset({"run"})

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spirograd.base import validity
-from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments, PreparedLaunch
+from spirograd.base import once, validity
+from spirograd.base.arguments import ALLOCATION_NAMES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
-from spirograd.base.device import CallsNatively, Device, Launch, Step
+from spirograd.base.device import CallsNatively, Device, LaunchWork, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
@@ -29,6 +29,8 @@ from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import allocations, graph_recording, stream_order
 from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Memory
+from spirograd.runtime.array_overlap import overlap_test
+from spirograd.runtime.conflicts import Part, exclusively, memory_of
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
@@ -38,11 +40,11 @@ from spirograd.runtime.space_checks import space_check
 
 if TYPE_CHECKING:
     from spirograd.base.device import TakesWork
-    from spirograd.base.protocols import Allocation, Scalar
+    from spirograd.base.protocols import Scalar
+    from spirograd.runtime.tuning import Tuning
 
 _NO_SIZES = AdstackSizes()
 _NO_WORDS: tuple[tuple[int, ...], None] = ((), None)
-_Part = tuple["Allocation | None", str]  # Memory, None for memory of other libraries, and the part of it.
 _PLANS_KEPT = 16  # By a kernel with adstacks.
 
 
@@ -75,13 +77,16 @@ class Launcher:
         """Load ``compiled`` on the device and build its launch plan. Raises the device's errors on an invalid module."""
         with graph_recording.paused(), span(f"load {compiled.name}", "load"):
             plan = LaunchPlan(self, compiled)
+        other = compiled.overlapping
+        if other is not None:
+            plan.make_sibling = lambda: self.prepare(other)
         self.plans[id(plan.executable)] = plan
         return plan
 
     def relay(self) -> None:
         """Have all plans launch by the current `Device.launch`, after a profiler has replaced or restored it."""
         for plan in list(self.plans.values()):
-            plan._launch = self.device.launch
+            plan.relay()
 
     @contextlib.contextmanager
     def without_prints(self) -> Iterator[None]:
@@ -127,46 +132,25 @@ class Launcher:
 
 
 class LaunchPlan:
-    """A plan of launches of one compiled kernel: a packer for its argument block, its iteration counts, its writes."""
+    """A plan of launches of one compiled kernel: a packer for its argument block, its iteration counts, its writes.
+
+    If the code assumes some arrays to be disjoint, launches in which they overlap are those of another plan, the sibling.
+    """
 
     __slots__ = (
-        "__weakref__",
-        "_activates",
-        "_arrays_written",
-        "_claimed",
-        "_count",
-        "_exclusive",
-        "_first_result",
-        "_heap_plan",
-        "_heap_plans",
-        "_last_number",
-        "_last_numbers",
-        "_launch",
-        "_launcher",
-        "_limited",
-        "_locked",
-        "_next",
-        "_numbered",
-        "_pack",
-        "_placement",
-        "_places",
-        "_reports",
-        "_results",
-        "_temps",
-        "_trees_written",
-        "_words",
-        "adstack_bytes",
-        "compiled",
-        "diagnosed",
-        "executable",
-        "locations",
-    )
+        "__weakref__", "_activates", "_arrays_written", "_claimed", "_count", "_exclusive", "_first_result",
+        "_heap_plan", "_heap_plans", "_last_number", "_last_numbers", "_launch", "_launcher", "_limited",
+        "_locked", "_next", "_numbered", "_overlap", "_pack", "_placement", "_placement_of_sibling",
+        "_places", "_reports", "_results", "_sibling", "_temps", "_trees_written", "_tuning", "_words", "adstack_bytes",
+        "compared", "compiled", "diagnosed", "executable", "launched", "locations", "make_sibling",
+    )  # fmt: skip
 
     def __init__(self, launcher: Launcher, compiled: CompiledKernel) -> None:
         self.compiled = compiled
         self._launcher = launcher
         self._next = launcher.next_number
         self._launch = launcher.device.launch
+        self._tuning: Tuning | None = None
         self.executable = launcher.device.load(compiled)
         self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
         self._exclusive = threading.RLock()
@@ -185,8 +169,14 @@ class LaunchPlan:
         self._count = build_counter(compiled) if compiled.adstacks else None
         self._locked = self._count is not None or self._temps is not None
         self._limited = space_check(compiled)
+        self._overlap = overlap_test(compiled.disjoint)
+        self.compared = compiled.disjoint
+        self.make_sibling: Callable[[], LaunchPlan] | None = None  # Prepares code for arrays that overlap.
+        self._sibling: LaunchPlan | None = None
+        self.launched: LaunchPlan | None = None  # The sibling, if its code ran last.
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # The inputs by which the adstacks were placed.
+        self._placement_of_sibling: dict[str, tuple[int, ...] | None] = {}
         self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # From thread slots that are counted anew in each launch.
         # With their words, by their inputs: sizes that change often recur.
         self._heap_plans: dict[object, tuple[HeapPlan, tuple[int, ...]]] = {}
@@ -196,6 +186,23 @@ class LaunchPlan:
         self._last_number: int | None = None
         self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # By thread.
         self.locations: Callable[[], Sequence[Loc | None]] | None = None  # The place of each task in the source.
+
+    def tune(self, tuning: Tuning) -> None:
+        """Have ``tuning`` choose the executable of each launch from now on."""
+        self._tuning = tuning
+        self.relay()
+
+    def relay(self) -> None:
+        """Launch by the current `Device.launch`, or by the tuning, which launches by that."""
+        self._launch = self._launcher.device.launch if self._tuning is None else self._tuning.launch
+
+    def measured_choices(self) -> list[str]:
+        """Return a sentence for each choice between candidates that was made by measurement."""
+        return [] if self._tuning is None else [str(choice) for choice in self._tuning.choices()]
+
+    def _chosen(self, counts: Sequence[int | None]) -> object | None:
+        """Return the executable of launches with these numbers of iterations; None while candidates are measured."""
+        return self.executable if self._tuning is None else self._tuning.chosen(counts)
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -228,6 +235,10 @@ class LaunchPlan:
         SpirogradRuntimeError for an index space that is too large.
         """
         if number is None:
+            if self._overlap is not None:
+                if self._overlap(arguments.arrays):
+                    return self._launch_sibling(arguments, sizes, drawn)
+                self.launched = None
             if self._limited is not None:
                 self._limited(arguments.scalars, arguments.arrays)
             if self._reports:
@@ -270,6 +281,29 @@ class LaunchPlan:
             self._note(recorder, block, drawn, Arguments.of(arguments.scalars, arrays, trees), words, counts)
         return None
 
+    def sibling_for(self, arguments: Arguments) -> LaunchPlan | None:
+        """Return the sibling, compiled if necessary, if arrays overlap that the code of this plan assumes to be disjoint; else None."""
+        if self._overlap is None or not self._overlap(arguments.arrays):
+            return None
+        with once.lock:
+            if self._sibling is None:
+                if self.make_sibling is None:
+                    raise SpirogradRuntimeError(f"kernel {self.compiled.name} was compiled for arrays that do not overlap: pass copies")
+                sibling = self.make_sibling()
+                sibling.compared = self.compared
+                self._placement_of_sibling, sibling._placement_of_sibling = sibling._placement, self._placement
+                self._sibling = sibling
+        return self._sibling
+
+    def _launch_sibling(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> tuple[Scalar, ...] | None:
+        sibling = self.sibling_for(arguments)
+        assert sibling is not None
+        self.launched = sibling
+        values = sibling.launch(arguments, sizes, drawn)
+        if drawn is None and sibling.last_number is not None:
+            self.last_number = sibling.last_number
+        return values
+
     def _launch_locked(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> None:
         """Launch a kernel with adstacks, which lie where those of an earlier launch were, or with temporaries, which hold the values of one
         launch, while the CPU runs launches of several threads at once."""
@@ -283,6 +317,8 @@ class LaunchPlan:
         plan = self._heap_plan_for(self._count(arguments.scalars, arguments.arrays), sizes)
         words, counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
         if self._places is not None:
+            if sizes.resized:
+                self._placement_of_sibling["words"] = None
             if words != self._placement["words"]:
                 self._placement["words"] = words
             elif not sizes.resized and not self._claimed:
@@ -308,6 +344,9 @@ class LaunchPlan:
         If the kernel has adstacks, the launches have the same inputs of their ``sizes`` and of the counts of iterations. Raises NotPrepared
         for launches that need more than packing and running.
         """
+        sibling = self.sibling_for(arguments)
+        if sibling is not None:
+            return sibling.prepared(native, arguments, record, sizes)
         from spirograd.runtime.native.launch_preparation import LaunchSteps  # Many processes record no launch.
 
         kinds = {slot.kind for slot in self.compiled.args.slots}
@@ -329,12 +368,14 @@ class LaunchPlan:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
             packed_counts = packed_counts if adstack_counts is None else adstack_counts
-        entry = native.entry(self.executable, packed_counts)
+        executable = self._chosen(packed_counts if adstack_counts is None else adstack_counts)
+        entry = None if executable is None else native.entry(executable, packed_counts)
         if entry is None:
             raise NotPrepared
-        recording = LaunchSteps(self.compiled, code.steps, block, record, native.on_host)
+        recording = LaunchSteps(self.compiled, code.steps, block, record, native.on_host, self.compared)
         recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
         record.steps(recording)
+        recording.compare(arguments.arrays, overlap=self._overlap is None)
         if self._places is not None:
             recording.item(self._placement, "words")
         asynchronous = self.diagnosed and not native.on_host
@@ -349,7 +390,7 @@ class LaunchPlan:
             recording.reported(entry.failed, entry.report)
         shared = self._reports or self._count is not None
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
-        return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
+        return recording.finish((entry.function, entry.context), (self, executable, entry.kept), outer, entry.lock)
 
     def _adstacks_of(
         self, native: CallsNatively, counts: tuple[int | None, ...], sizes: AdstackSizes
@@ -364,7 +405,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[object, ...]], object]) -> Callable[[], object]:
+    def _returned(self, result: Callable[[tuple[Scalar, ...]], object]) -> Callable[[], object]:
         """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
@@ -422,13 +463,13 @@ class LaunchPlan:
         else:
             order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arguments))
 
-    def _uses(self, arguments: Arguments) -> tuple[list[_Part], list[_Part]]:
+    def _uses(self, arguments: Arguments) -> tuple[list[Part], list[Part]]:
         """Return the memory that a launch reads, and the memory that it writes, with the parts; None for memory of other libraries."""
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
         adstacks = () if self._count is None else launcher.adstacks.backing
         reports = launcher.diagnostics.buffers if self.diagnosed else ()  # Launches add to them; the host, which empties them, writes.
-        reads, writes = _memory(effects.all_read(), arguments), _memory(effects.all_written(), arguments)
+        reads, writes = memory_of(effects.all_read(), arguments), memory_of(effects.all_written(), arguments)
         return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *adstacks))]
 
     def _note(
@@ -452,9 +493,9 @@ class LaunchPlan:
         if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
-        work: Callable[[TakesWork], None] = Launch(self.executable, block, counts)
+        work: Callable[[TakesWork], None] = LaunchWork(self._chosen(counts) or self.executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
-            work = functools.partial(_exclusively, self._exclusive, work)
+            work = functools.partial(exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arguments)))
 
     def _repeat(self, number: int, drawn: int, arguments: Arguments, words: tuple[int, ...], counts: tuple[int | None, ...]) -> None:
@@ -470,7 +511,7 @@ class LaunchPlan:
             self._launch(self.executable, block, counts)
 
     def _forget_placement(self) -> None:
-        self._placement["words"] = None
+        self._placement["words"] = self._placement_of_sibling["words"] = None
 
     def check_spaces(self, arguments: Arguments) -> None:
         """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""
@@ -482,6 +523,9 @@ class LaunchPlan:
 
         Raises OutOfDeviceMemory if the adstacks do not fit.
         """
+        sibling = self.sibling_for(arguments)
+        if sibling is not None:
+            return sibling.plan_adstacks(arguments, sizes)
         assert self._count is not None, self.compiled.name
         heap = self._launcher.adstacks
         counts = self._count(arguments.scalars, arguments.arrays)
@@ -544,24 +588,6 @@ class LaunchPlan:
         self._temps.read_into(self._first_result, memoryview(raw))
         values = np.frombuffer(raw, self._results)[0].item()
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
-
-
-def _memory(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> list[_Part]:
-    """Return the allocations that effects of a launch concern, and the parts of them; None for memory of other libraries."""
-    out: list[_Part] = []
-    for kind, index, part in effects:
-        if kind == "tree":
-            out.append((arguments.trees[index], part))
-            continue
-        for role in [part] if part else ROLE_ATTRIBUTES:
-            if getattr(arguments.arrays[index], ROLE_ATTRIBUTES[role]):
-                out.append((getattr(arguments.arrays[index], ROLE_ALLOCATIONS[role]), ""))
-    return out
-
-
-def _exclusively(lock: threading.RLock, work: Callable[[TakesWork], None], device: TakesWork) -> None:
-    with lock:
-        work(device)
 
 
 def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:

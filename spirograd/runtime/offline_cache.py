@@ -154,6 +154,22 @@ class Cache:
             with contextlib.suppress(OSError):  # `put` warns of disk errors.
                 self._write(file, sealed(data, f"code {file.stem}"))
 
+    def note(self, name: str) -> bytes | None:
+        """Return the bytes that `keep_note` stored under ``name``, or None."""
+        file = self._file(name, _CODE_SUFFIX)
+        try:
+            data = read_regular(file)
+        except OSError:
+            return None
+        return None if data is None else unsealed(data, f"note {file.stem}")
+
+    def keep_note(self, name: str, data: bytes) -> None:
+        """Store ``data`` under ``name``, in place of what was there, unless there is no place for the user's key."""
+        file = self._file(name, _CODE_SUFFIX)
+        if is_kept():
+            with contextlib.suppress(OSError):  # `put` warns of disk errors.
+                self._write(file, sealed(data, f"note {file.stem}"))
+
     def stats(self) -> CacheStats:
         """Return the counts of this process, and the number and size of the files of kernels now."""
         sizes = [size for file, size, _ in self._entries() if file.suffix == _SUFFIX]

@@ -24,7 +24,7 @@ _WORD = struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class PoolExtent:
     """The bytes of an allocation of cells: ``head``, and ``cell`` for each."""
 
     head: int
@@ -44,7 +44,7 @@ class PoolPlan:
     cells. ``what``: the node; ``call``: the user's call that makes it, with "{}" for a number.
     """
 
-    extents: tuple[Extent, ...]
+    extents: tuple[PoolExtent, ...]
     reserved: int
     first: int
     most: int

@@ -69,6 +69,38 @@ def test_arrays_scalars_vectors_results(session, reload, shape, n):
         assert (found[0], found[1]) == (a.to_numpy().max(), a.to_numpy()[0, 0])
 
 
+def test_arrays_that_overlap(session, reload):
+    """Modules for the CPU have fused loops for arrays that do not overlap, and others for those that do; gradients, too."""
+
+    @sg.kernel
+    def both(a: sg.types.NDArray[sg.f32, 1], b: sg.types.NDArray[sg.f32, 1], c: sg.types.NDArray[sg.f32, 1]):
+        for i in range(9):
+            c[i] = a[i] * 2.0
+        for i in range(9):
+            b[8 - i] *= 3.0
+
+    module = sg.aot.Module()
+    module.add_kernel(both, gradients=True)
+    loaded = reload(module)
+    compiled = loaded.kernel("both").record.compiled
+    assert (len(compiled.disjoint) == 3) is (compiled.overlapping is not None) is (session.arch == "cpu")
+    x, y, z = (sg.ndarray(sg.f32, 9, needs_grad=True) for _ in range(3))
+    for a, b, c in ((x, y, z), (x, x, z), (x, y, y), (x, x, x)):
+        values = {id(array): np.arange(9, dtype=np.float32) + k for k, array in enumerate((x, y, z))}
+        for array in (x, y, z):
+            array.from_numpy(values[id(array)])
+        loaded.kernel("both")(a, b, c)
+        values[id(c)][:] = values[id(a)] * 2
+        values[id(b)] *= 3
+        for array in (x, y, z):
+            np.testing.assert_array_equal(array.to_numpy(), values[id(array)])
+    for array in (x, y, z):
+        array.grad.fill(5)
+    loaded.kernel("both").grad(x, y, z)
+    for array, want in ((x, 15), (y, 15), (z, 0)):
+        np.testing.assert_array_equal(array.grad.to_numpy(), np.full(9, want))
+
+
 def test_arrays_of_other_libraries(session, reload):
     module = sg.aot.Module()
     module.add_kernel(mix, gradients=True)

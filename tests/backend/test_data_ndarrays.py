@@ -333,7 +333,7 @@ def test_exchange_with_numpy(arch: str) -> None:
 
 def test_elements_beyond_32_bits(arch: str, monkeypatch) -> None:
     """Kernels for arrays of more than 2^31 elements use 64-bit indices; here the limit is lowered."""
-    monkeypatch.setattr(array_proxy, "INT32_MAX", 10)
+    monkeypatch.setattr(array_proxy, "NARROW", 10)
 
     @sg.kernel
     def work(x: sg.types.ndarray(), y: sg.types.ndarray()):

@@ -122,7 +122,7 @@ def test_eig(arch: str, t: Any, scale: float) -> None:
 
 
 def test_eig_as_the_family_has_it() -> None:
-    """The numbers of Quadrants 1.3.3."""
+    """The numbers of Quadrants, but for the second matrix in 1.4.0, which gives one eigenvector twice there."""
     sg.init(arch=sg.cpu, default_fp=sg.f64)
     values, vectors = sg.eig(sg.Matrix([[1.0, 2.0], [-3.0, 1.0]]))
     np.testing.assert_allclose(values.to_numpy(), [[1, 2.4494897], [1, -2.4494897]], atol=1e-6)

@@ -60,6 +60,36 @@ def test_loads_and_stores(arch: str, tile: Any, make: Any) -> None:
         np.testing.assert_array_equal(b.to_numpy(), wanted[:40, :37])
 
 
+@pytest.mark.vulkan_or_wgpu
+def test_slices_with_steps_and_unsigned_or_negative_starts(arch: str) -> None:
+    n, data = 16, numbers(40, 37)
+    a, out = field(data), filled((4, n, n))
+
+    @sg.kernel
+    def run(a: sg.Template, out: sg.Template, start: int, unsigned: sg.u32):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=n)
+        for _ in range(n):
+            t = Tile16x16.zeros()
+            t[:] = a[start : start + n, start : start + n]
+            out[0, 0:n, 0:n] = t
+            t = Tile16x16.zeros()
+            t[:] = a[unsigned : unsigned + n, unsigned : unsigned + n]
+            out[1, 0:n, 0:n] = t
+            t = Tile16x16.zeros()
+            t[:] = a[0:40:3, 1:37:4]
+            out[2, 0:n, 0:n] = t
+            t = Tile16x16.zeros()
+            t[:] = a[unsigned + 30 : unsigned + 60, 0:n]
+            out[3, 0:n, 0:n] = t
+
+    run(a, out, -5, 25)
+    wanted = np.zeros((4, n, n), "f4")
+    wanted[0, 5:, 5:] = data[: n - 5, : n - 5]
+    wanted[1, :15, :12] = data[25:, 25:]
+    wanted[2, :14, :9] = data[::3, 1::4]
+    np.testing.assert_array_equal(out.to_numpy(), wanted)
+
+
 def test_groups_with_more_threads_than_rows(arch: str) -> None:
     """Threads beyond the rows of a tile load nothing, store nothing, and change nothing, however long the slices are."""
     data = numbers(40, 37)
@@ -169,6 +199,98 @@ def test_what_is_not_positive_is_raised_to_eps(arch: str) -> None:
 
     run_on_tile(n, body, a, a, out)
     np.testing.assert_allclose(out.to_numpy(), np.diag(np.sqrt(np.maximum(np.arange(-3.0, 13.0), 0.25))), atol=1e-6)
+
+
+@pytest.mark.vulkan_or_wgpu
+def test_eps_of_each_row(arch: str) -> None:
+    """The pivot of a row takes the eps of its own thread."""
+    n = 16
+    floors = np.linspace(0.5, 2, n, dtype="f4")
+    a, eps, out = field(np.eye(n)), field(floors), filled((n, n))
+
+    @sg.func
+    def body(a, eps, out, group):  # type: ignore[no-untyped-def]
+        t = Tile16x16.zeros()
+        t[:] = a[0:n, 0:n]
+        t.cholesky_(eps[block.thread_idx()])
+        out[0:n, 0:n] = t
+
+    run_on_tile(n, body, a, eps, out)
+    np.testing.assert_allclose(out.to_numpy(), np.diag(np.sqrt(np.maximum(1, floors))), rtol=1e-6)
+
+
+@pytest.mark.vulkan_or_wgpu
+def test_nan_stays_where_it_counts(arch: str) -> None:
+    """A NaN reaches the rows of the factor from its own on, and of a solution its own row only."""
+    n, row, column = 16, 9, 4
+    m = numbers(n, n) @ numbers(n, n).T + np.eye(n, dtype="f4")
+    right = numbers(n, n, seed=3)
+    lower = np.linalg.cholesky(m.astype("f8"))
+    broken, broken_right = m.copy(), right.copy()
+    broken[row, column] = broken_right[row, column] = np.nan
+    a, b, out = field(broken), field(broken_right), field(lower.astype("f4"))
+
+    @sg.func
+    def body(a, b, out, group):  # type: ignore[no-untyped-def]
+        t, x = Tile16x16.zeros(), Tile16x16.zeros()
+        t[:] = out[0:n, 0:n]
+        x[:] = b[0:n, 0:n]
+        t.solve_triangular_(x)
+        b[0:n, 0:n] = x
+        t[:] = a[0:n, 0:n]
+        t.cholesky_(1e-6)
+        a[0:n, 0:n] = t
+
+    run_on_tile(n, body, a, b, out)
+    factor, x = np.tril(a.to_numpy()), b.to_numpy()
+    np.testing.assert_allclose(factor[:row], lower[:row], rtol=1e-4, atol=1e-5)
+    assert np.isnan(factor[row, column]) and np.isnan(factor[row + 1 :, row]).all()
+    whole = [k for k in range(n) if k != row]
+    np.testing.assert_allclose(x[whole], np.linalg.solve(lower, right.T).T[whole], rtol=1e-3, atol=1e-3)
+    assert np.isfinite(x[row, :column]).all() and np.isnan(x[row, column:]).all()
+
+
+@pytest.mark.parametrize("dtype", [sg.f32, sg.f64], ids=str)
+@pytest.mark.parametrize("tile", [Tile16x16, pytest.param(Tile32x32, marks=pytest.mark.long)], ids=str)
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")  # wgpu has no f64
+def test_systems_of_sizes_that_are_known_at_run_time(arch: str, tile: Any, dtype: Any) -> None:
+    """Each group factorises and solves a system of its own size, none of which fills its tiles, in loops that it alone runs that often."""
+    n, sizes, most = tile.SIZE, np.array([1, 9, 17, 40], "i4"), 40
+    rng = np.random.default_rng(2)
+    m = rng.uniform(-1, 1, (len(sizes), most, most))
+    spd = m @ m.transpose(0, 2, 1) + np.eye(most)
+    a, counts = field(spd, sg.ndarray, dtype), field(sizes, sg.ndarray, sg.i32)
+
+    @sg.kernel
+    def run(a: sg.types.NDArray[dtype, 3], counts: sg.types.NDArray[sg.i32, 1]):  # type: ignore[no-untyped-def, valid-type]
+        sg.loop_config(block_dim=n)
+        for i in range(a.shape[0] * n):
+            g = i // n
+            size = counts[g]
+            if size > 0:
+                for k in range((size + n - 1) // n):
+                    j = k * n
+                    diagonal = tile.eye(dtype)
+                    diagonal[:] = a[g, j:size, j:size]
+                    for c in range(j):
+                        diagonal -= sg.outer(a[g, j:size, c], a[g, j:size, c])
+                    diagonal.cholesky_(1e-10)
+                    a[g, j:size, j:size] = diagonal
+                    for r in range(k + 1, (size + n - 1) // n):
+                        below = tile.zeros(dtype)
+                        below[:] = a[g, r * n : size, j : j + n]
+                        for c in range(j):
+                            below -= sg.outer(a[g, r * n : size, c], a[g, j:size, c])
+                        diagonal.solve_triangular_(below)
+                        a[g, r * n : size, j : j + n] = below
+                    block.sync()
+
+    run(a, counts)
+    tolerance = 1e-3 if dtype is sg.f32 else 1e-11
+    for found, matrix, size in zip(a.to_numpy(), spd, sizes):
+        lower = np.linalg.cholesky(matrix[:size, :size])
+        np.testing.assert_allclose(np.tril(found[:size, :size]), lower, rtol=tolerance, atol=tolerance)
+        np.testing.assert_array_equal(found[size:], matrix[size:].astype(dtype.np))
 
 
 @pytest.mark.vulkan_or_wgpu

@@ -25,7 +25,7 @@ print(__name__, sys.argv[1:], run(), ti.__version__)
 """
 
 
-@pytest.mark.parametrize(("member", "version"), [("taichi", (1, 7, 4)), ("quadrants", (1, 3, 3))])
+@pytest.mark.parametrize(("member", "version"), [("taichi", (1, 7, 4)), ("quadrants", (1, 4, 0))])
 @pytest.mark.parametrize("as_module", [False, True])
 def test_a_program_runs_in_place(tmp_path: Path, member: str, version: tuple[int, ...], as_module: bool) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.format(member=member))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spirograd.distributed import regions
 from spirograd.distributed.halo_cells import border_regions, by_cell, directions, halo_cells, neighbours
-from spirograd.distributed.launchers import Place, place
+from spirograd.distributed.launchers import ProcessPlace, place
 from spirograd.distributed.regions import Region
 from spirograd.errors import SpirogradValueError
 
@@ -119,12 +119,12 @@ def test_directions():
 
 
 def test_launchers():
-    assert place({}) == Place()
+    assert place({}) == ProcessPlace()
     torchrun = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert place(torchrun) == Place(3, 8, 1, 2, "torch")
-    assert place({"RANK": "3", "WORLD_SIZE": "8"}) == Place(3, 8, 3, 8, "torch")
+    assert place(torchrun) == ProcessPlace(3, 8, 1, 2, "torch")
+    assert place({"RANK": "3", "WORLD_SIZE": "8"}) == ProcessPlace(3, 8, 3, 8, "torch")
     mpirun = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "1"))}
-    assert place(mpirun) == Place(1, 2, 0, 1, "mpi")
+    assert place(mpirun) == ProcessPlace(1, 2, 0, 1, "mpi")
     assert place({"PMI_RANK": "0", "PMI_SIZE": "2"}).transport == "mpi"
     with pytest.raises(SpirogradValueError, match="RANK=2 is no rank of 2 processes"):
         place({"RANK": "2", "WORLD_SIZE": "2"})

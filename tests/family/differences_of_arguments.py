@@ -100,6 +100,11 @@ seen = k()
         ("SyntaxError", "2"),
     ),
     Difference(
+        "a `real_func` with an annotated result that ends without `return`",
+        "the result is undefined",
+        "0, with a warning; an error in debug mode",
+    ),
+    Difference(
         "the types of a `real_func`'s arguments and result",
         "must be annotated",
         "may be annotated",

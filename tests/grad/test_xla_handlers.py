@@ -11,7 +11,7 @@ import pytest
 import spirograd as sg
 from spirograd.interop import jax_calls, xla_frames
 from spirograd.interop.jax_functions import JaxFunction
-from spirograd.interop.jax_kernels import Call
+from spirograd.interop.jax_kernels import JaxCall
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("interpreter", "cpu", "vulkan", "wgpu", "cuda")]
@@ -91,7 +91,7 @@ class Xla:
 
 
 def of(n, function, outputs):
-    return Call(function, (("n", function._fixed("n", n)),), ("u", "w"), outputs, ("float32",) * len(outputs))
+    return JaxCall(function, (("n", function._fixed("n", n)),), ("u", "w"), outputs, ("float32",) * len(outputs))
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_numbers_are_passed_and_returned(session):
         return s
 
     xla, function = Xla(session), JaxFunction(total, {}, {})
-    call = Call(function, (), ("u", "n"), ((),), ("float32",))
+    call = JaxCall(function, (), ("u", "n"), ((),), ("float32",))
     for n in (0, 2, 3):
         result = xla.memory(np.float32(9.0))
         assert xla.call(("launch", call, (), ()), [xla.memory(np.float32([1, 2, 4])), xla.memory(np.int32(n))], [result]) is None

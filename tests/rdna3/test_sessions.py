@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from cases import by_day
+from unit.carried_vector_programs import PROGRAMS, check
 
 import spirograd as sg
 from spirograd.base.dtypes import DType
@@ -42,6 +43,13 @@ def test_corpus(name: str) -> None:
     sg.init(arch="amdgpu", **dict(case.options))
     assert case.wrong(case.run(*case.args)) == ""
     assert context.session().device.instructions > 20  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_vectors_that_loops_carry(name: str) -> None:
+    """They are one value in memory, see `carry_vectors`."""
+    sg.init(arch="amdgpu")
+    check(name)
 
 
 def test_ranges_larger_than_the_grid() -> None:

@@ -61,6 +61,11 @@ def test_no_sanitizer_is_said(tmp_path):
     assert done.returncode == 77 and "there is no program `compute-sanitizer` on the path" in done.stdout
 
 
+def test_no_compiler_of_cuda_is_said(tmp_path):
+    done = subprocess.run([sys.executable, str(ROOT / "ci" / "gpu_tiles.py")], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 77 and "nvcc and ptxas not on the path" in done.stdout
+
+
 @pytest.mark.archs("cpu")  # the script itself runs on all others
 def test_a_bound_that_comes_too_late_is_found(session, monkeypatch, capsys):
     stress = _script("gpu_stress")

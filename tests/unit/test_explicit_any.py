@@ -18,7 +18,7 @@ MOST = {
     "distributed": 2,
     "interop": 32,
     "ir": 10,
-    "lang": 210,
+    "lang": 200,
     "llvmgen": 4,
     "runtime": 52,
     "spirvgen": 1,

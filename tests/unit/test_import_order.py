@@ -54,6 +54,9 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu_call": {"llvmgen"},
     "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
     "spirograd.runtime.devices.cpu_timer": {"llvmgen"},
+    "spirograd.runtime.devices.posix_clock": {"llvmgen"},
+    "spirograd.runtime.devices.timer_code": {"llvmgen"},
+    "spirograd.runtime.devices.windows_clock": {"llvmgen"},
     "spirograd.runtime.devices.memory_faults": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call_code": {"llvmgen"},
@@ -80,6 +83,7 @@ LATE = {
     ("dumps", "spirograd.llvmgen.translate"),
     # Large parts of the package that many programs do without: those whose kernels are in the offline cache, and those without gradients.
     ("runtime", "spirograd.runtime.devices.cpu_pool"),
+    ("runtime", "spirograd.runtime.devices.cpu_timer"),
     ("runtime", "spirograd.runtime.native.launch_function"),
     ("runtime", "spirograd.runtime.native.launch_preparation"),
     ("session", "spirograd.compiler"),

@@ -1,4 +1,4 @@
-"""The types of operations, against a table that quadrants 1.3.3 gave: kernels added two variables and looked at what the sum holds."""
+"""The types of operations, against a table that quadrants 1.4.0 gives: kernels added two variables and looked at what the sum holds."""
 
 from __future__ import annotations
 

@@ -86,3 +86,30 @@ def multiplied_in(control: str, caps: Capabilities) -> CompiledKernel:
         return multiply
 
     return compiled(make, caps)
+
+
+def factorised(tile: Any, dtype: Any, caps: Capabilities) -> CompiledKernel:
+    """Factors and solutions of matrices that fill a tile, in a loop and a branch that only the memory says all threads of a group run
+    together."""
+    n = tile.SIZE
+
+    def make() -> Any:
+        a, b, often = sg.field(dtype, (4, n, n)), sg.field(dtype, (4, n, n)), sg.field(sg.i32, 4)
+
+        @sg.kernel
+        def solve():  # type: ignore[no-untyped-def]
+            sg.loop_config(block_dim=n)
+            for i in range(4 * n):
+                g = i // n
+                if often[g] > 0:
+                    for _ in range(often[g]):
+                        factor, x = tile.zeros(dtype), tile.zeros(dtype)
+                        factor[:] = a[g, 0:n, 0:n]
+                        x[:] = b[g, 0:n, 0:n]
+                        factor.cholesky_(1e-6)
+                        factor.solve_triangular_(x)
+                        b[g, 0:n, 0:n] = x
+
+        return solve
+
+    return compiled(make, caps)

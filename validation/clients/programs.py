@@ -51,7 +51,7 @@ CLIENTS = (
     Client("voxel renderer", "voxel-challenge", "main.py"),
     Client("voxel renderer, a larger scene", "voxel-challenge", "example1.py"),
     Client("physically based ray marcher", "RayTracingPBR", "examples/cornell_box/cornell_box_v2.py"),
-    Client("ray marcher of a scene with glass", "RayTracingPBR", "examples/scene_demo/main.py"),
+    Client("ray marcher of a distance field with glass", "RayTracingPBR", "examples/bunny/bunny_sdf_glass.py"),
     Client("path tracer", "AdaPT", "render.py", "--arch cpu --type pt --scene cbox --name complex.xml"),
     Client("bidirectional path tracer", "AdaPT", "render.py", "--arch cpu --type bdpt --scene cbox --name complex.xml"),
     Client("position based dynamics", "tiPBD", "tiPBD.py"),

@@ -25,6 +25,7 @@ from validation.family import drawing, frames, prefix_sums, windows
 from validation.family.memory import Memory
 
 NUDGE = 1.0 + 2.0**-23  # one unit in the last place
+_OLD_OPTIONS = ("dynamic_index",)  # options of `init` that Taichi 1.7.4 rejects and programs for older releases set
 
 
 def _options() -> argparse.Namespace:
@@ -118,7 +119,7 @@ class Run:
 
         def init(_arch: Any = None, **given: Any) -> None:
             self.memory.forget()
-            given = {key: value for key, value in given.items() if key != "arch"}
+            given = {key: value for key, value in given.items() if key not in ("arch", *_OLD_OPTIONS)}
             if not self.options.timed:
                 given.update(cpu_max_num_threads=1, random_seed=0)
             if not self.options.timed and self.options.on == "spirograd" and self.options.draws:

@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     QuadrantsSyntaxError = errors.SpirogradSyntaxError
     QuadrantsTypeError = errors.SpirogradTypeError
 else:
-    globals().update(factory.make(__name__, "Quadrants", (1, 3, 3)))
+    globals().update(factory.make(__name__, "Quadrants", (1, 4, 0)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from spirograd.base.errors import SpirogradValueError, render
+from spirograd.base.near_names import NearNames
 from spirograd.lang.data import dlpack, numpy_transfer
 from spirograd.lang.data.device_arrays import current_torch_stream
 from spirograd.lang.data.views import HostView
@@ -43,8 +44,9 @@ class MemoryOwner(Protocol):
         """The memory."""
 
 
-class Exported:
-    """The base of fields and ndarrays for exports."""
+class Exported(NearNames):
+    """The base of fields and ndarrays for exports. All their bases derive from `NearNames`, as `Tensor` does, so that `wrap` can change the
+    class of an object."""
 
     if TYPE_CHECKING:  # Fields compute these, arrays store them.
 

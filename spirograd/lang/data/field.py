@@ -11,6 +11,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
+from spirograd.base.wording import counted
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
@@ -405,15 +406,23 @@ def place_by_shape(f: MemberField, shape: object, order: str | None, offset: obj
                 _dense_levels(extents, axes, order).place(part, offset=offset)
 
 
+_AXES = "ijklmnopqrstuvwxyz"  # the names of axes in ``order``
+
+
 def _axis_order(order: str | None, ndim: int) -> list[int]:
     """Return the axes in memory order, slowest first."""
     if order is None:
         return list(range(ndim))
-    expected = "ijklmnop"[:ndim]
-    axes = [expected.find(c) for c in order] if isinstance(order, str) else []
-    if sorted(axes) != list(range(ndim)):
-        raise SpirogradCallError(f"`order` must be a permutation of {expected!r}, got {order!r}")
-    return axes
+    letters = _AXES[:ndim]
+    expected = f"`order` must be a permutation of {letters!r}"
+    if not isinstance(order, str) or len(order) != ndim:
+        raise SpirogradCallError(f"{expected}, which names {counted(ndim, 'axis', 'axes')}, got {order!r}")
+    unknown = next((c for c in order if c not in letters), None)
+    if unknown is not None:
+        raise SpirogradCallError(f"{expected}, got {order!r} with the axis {unknown!r}")
+    if len(set(order)) < ndim:
+        raise SpirogradCallError(f"{expected}, got {order!r}, which repeats an axis")
+    return [letters.index(c) for c in order]
 
 
 def _dense_levels(extents: tuple[int, ...], axes: list[int], order: str | None) -> SNode | tree.GlobalRoot:

@@ -481,9 +481,10 @@ class ScalarField(Contents, Field):
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: object, value: object) -> None:
-        value = value if scalar.is_number(value) else without_axes(value)
         if not scalar.is_number(value):
-            raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
+            value = without_axes(value)
+            if not scalar.is_number(value):
+                raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._address(key)
         if address is None:
             address = self._addresses(key, activate=True)[0]

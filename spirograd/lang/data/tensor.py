@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
+from spirograd.base.near_names import NearNames
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         needs_grad: bool
 
 else:
-    FieldOrArray = object
+    FieldOrArray = NearNames
 
 F = TypeVar("F", bound=ScalarField)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+from spirograd.base.artifact import NARROW
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
 from spirograd.ir import ops as ir
@@ -15,7 +16,6 @@ from spirograd.lang.context import current_trace
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.scalar import Value
 
-INT32_MAX = 2**31 - 1
 LONGEST_AXIS = 2**31 - 1  # extents are i32 in kernels; the number of elements may be larger
 
 
@@ -136,7 +136,7 @@ def array_decl(name: str, array: Ndarray) -> ArrayArg:
 
 def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:
     """Return whether elements need 64-bit indices; raises SpirogradRuntimeTypeError for an axis that is too long for a kernel."""
-    if math.prod(shape) * math.prod(element_shape) <= INT32_MAX:
+    if max(math.prod(shape) * math.prod(element_shape), *shape, 0) <= NARROW:
         return False
     if any(n > LONGEST_AXIS for n in shape):
         raise SpirogradRuntimeTypeError(f"an array of shape {tuple(shape)} has an axis of more than 2^31 - 1: give it another axis")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, overload
 
@@ -45,6 +46,9 @@ def kernel(function: Callable[..., object] | None = None, **options: object) -> 
     Raises SpirogradRuntimeTypeError for other options, and for ``checkpoints`` without ``graph``.
     """
     check_options("kernel", options, _KERNEL_OPTIONS)
+    if "pure" in options:
+        problem = "the kernel's parameter `pure` is deprecated. Please use parameter `fastcache`: both are accepted, without effect"
+        warnings.warn(problem, UserWarning, stacklevel=2)
     if options.get("checkpoints") and not options.get("graph"):
         problem = "the option `checkpoints` of `kernel` is for kernels that are graphs"
         raise SpirogradRuntimeTypeError(render(problem, None, "add `graph=True`"))

@@ -34,6 +34,7 @@ class Frame:
     out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()
+    may_lack_a_value: bool = False  # whether 0 is the result where no `return` is reached
     returns_nothing: bool = False  # whether a `return` without a value was traced
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change

@@ -38,7 +38,12 @@ def is_scalar_type(annotation: object) -> bool:
 
 
 class Func(NearNames):
-    """A function of the kernel language. It has no meaning outside of kernels."""
+    """A function of the kernel language. It has no meaning outside of kernels.
+
+    ``may_lack_a_value``: whether the function may end without the value that its annotation names.
+    """
+
+    may_lack_a_value = False
 
     def __init__(self, function: Callable[..., object], by_reference: tuple[str, ...] = ()) -> None:
         functools.update_wrapper(self, function)
@@ -98,6 +103,8 @@ class PythonFunc(Func):
 
 class RealFunc(Func):
     """A function of the kernel language that kernels call where they can, see `real_functions`."""
+
+    may_lack_a_value = True
 
 
 class BoundFunc(NearNames):

@@ -7,27 +7,51 @@ whether the function has returned. Where it has not, the value is 0, which nothi
 from __future__ import annotations
 
 import ast
+import logging
 
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import render
 from spirograd.lang import arithmetic, scalar
+from spirograd.lang.context import session
 from spirograd.lang.frontend.branches import DIFFERENT_KINDS, ONE_BRANCH
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.func import is_scalar_type
 from spirograd.lang.frontend.runtime_values import pack_tuple, settle
-from spirograd.lang.frontend.syntax_facts import RESULT, RETURNED, may_end, returns_end_branches
+from spirograd.lang.frontend.syntax_facts import RESULT, RETURNED, jumps, may_end, returns_end_branches
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import operand_hint
-from spirograd.lang.leaves import AggregateType
+from spirograd.lang.leaves import AggregateType, as_type, build, leaf_dtypes
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, type_error
 from spirograd.lang.tuples import TupleType
 
+logger = logging.getLogger("spirograd")
+_MISSING = "<missing value>"
+
 
 def function_body(t: Tracer, statements: list[ast.stmt]) -> None:
     """Trace the body of the current frame; the value it returns is left in its variable RESULT."""
+    if t.frame.may_lack_a_value and isinstance(t.frame.returns, (DType, AggregateType)) and may_end(statements):
+        statements = _completed(t, statements) if RETURNED in jumps(statements) else statements
     if not returns_end_branches(statements):
         t.frame.variables[RETURNED] = scalar.constant(False)
     block(t, statements)
     _check_result(t, statements)
+
+
+def _completed(t: Tracer, statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements of a function that may end without a value, and warn of it: then the value is 0, and an error in debug mode.
+    In the Taichi family it is undefined."""
+    frame = t.frame
+    tree, result = frame.source.tree, as_type(frame.returns)
+    problem = f"function `{tree.name}` may end without `return`"
+    if (tree.name, frame.source) not in session().warned:
+        session().warned.add((tree.name, frame.source))
+        logger.warning(render(f"{problem}: its value is 0 then", frame.loc(tree), "end every path with `return`"))
+    frame.variables[_MISSING] = build(result, [scalar.constant(0, dtype) for dtype in leaf_dtypes(result)])
+    failed = ast.Assert(ast.Constant(False), ast.Constant(f"function `{tree.name}` ended without `return`"))
+    ends = [*([failed] if t.trace.options.debug else []), ast.Return(ast.Name(_MISSING, ast.Load()))]
+    return [*statements, *(ast.fix_missing_locations(ast.copy_location(end, tree)) for end in ends)]
 
 
 def _check_result(t: Tracer, statements: list[ast.stmt]) -> None:

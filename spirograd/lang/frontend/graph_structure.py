@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Union
@@ -154,8 +155,18 @@ class _Splitter:
                     return self._block(block, statement, item.context_expr, around)
         return None
 
+    def _warn_of_old_name(self, call: ast.Call) -> None:
+        """Warn of a name from before the namespace `graph`, in the words of Quadrants."""
+        old = ast.unparse(call.func)
+        before, flat, name = old.rpartition("graph_")
+        if flat:
+            problem = f"{old}() is deprecated and will be removed in a future release; use {before}graph.{name}() instead."
+            at = self.source.loc(call, None)
+            warnings.warn_explicit(problem, DeprecationWarning, at.file, at.line)
+
     def _loop(self, node: ast.While, call: ast.Call, around: tuple[str, ...]) -> Loop:
         what = "`graph.do_while`"
+        self._warn_of_old_name(call)
         if not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
         if "parallel" in around:
@@ -178,6 +189,7 @@ class _Splitter:
     def _block(self, block: Callable[..., object], node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
         assert isinstance(call, ast.Call)
         what = _written(block)
+        self._warn_of_old_name(call)
         if block is not graph_statements.stream_parallel and not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
         if block is graph_statements.checkpoint:

@@ -96,6 +96,7 @@ def inline(t: Tracer, func: Func, variables: dict[str, object], by_reference: fr
     caller = t.frame
     frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)
     frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
+    frame.may_lack_a_value = func.may_lack_a_value
     if t.random_stream is not None:
         frame.variables[RNG] = caller.variables[RNG]
     t.frame, t.call_depth = frame, t.call_depth + 1

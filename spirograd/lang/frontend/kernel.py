@@ -357,15 +357,19 @@ class Kernel(Staged, NearNames):
         return source.of(self.function, self._text, "kernel")
 
     def explain(self, *args: object, **kwargs: object) -> str:
-        """Describe the tasks of a launch with their lines, and for neighbouring parallel loops whether they were fused, or why not.
+        """Describe the tasks of a launch with their lines, for neighbouring parallel loops whether they were fused, or why not, and which
+        code launches have chosen by its time.
 
         Without arguments, it describes the last compilation, otherwise a launch with these arguments.
         """
         if self._last is None or args or kwargs:
             self.specialized(args, kwargs)
         text = str(self._stages(generate=False).get("tasks.txt", "The interpreter runs the kernel as it is written, as one task.\n"))
-        reason = "" if self._last is None else self._last.traced_anew
-        return text + (f"Each process traces the kernel, even if the offline cache has it: {reason}.\n" if reason else "")
+        if self._last is None:
+            return text
+        reason = self._last.traced_anew
+        traced = [f"Each process traces the kernel, even if the offline cache has it: {reason}."] if reason else []
+        return text + "".join([f"{line}\n" for line in (*self._last.measured_choices(), *traced)])
 
     def step(self, on_op: OnOp, *args: object, **kwargs: object) -> object:
         """Run on ``arch=sg.interpreter`` and call ``on_op(op, values)`` after each operation: ``op.code``, ``op.loc``, ``values[op]``.

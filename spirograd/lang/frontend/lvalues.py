@@ -216,14 +216,15 @@ class Selection(Lvalue):
         self.shape = shape
 
     def load(self) -> Traced:
-        return make([part.load() for part in self.parts], self.shape)
+        return make([scalar.as_value(part.load()) for part in self.parts], self.shape)
 
     def store(self, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):
             part.store(v)
 
     def atomic(self, kind: str, value: object) -> Traced:
-        return make([part.atomic(kind, v) for part, v in zip(self.parts, self._values(value))], self.shape)
+        old = [scalar.as_value(part.atomic(kind, v)) for part, v in zip(self.parts, self._values(value))]
+        return make(old, self.shape)
 
     def update(self, kind: str, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):

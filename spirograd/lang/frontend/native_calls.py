@@ -16,6 +16,7 @@ from spirograd.base.arguments import Arguments, PreparedLaunch, PreparesLaunches
 from spirograd.base.records import dataclass
 
 if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
     from spirograd.lang.session_protocol import Session
 
 # The number of launches by Python before one is recorded; it doubles each time, up to the second number.
@@ -66,7 +67,7 @@ class NativeCalls:
         arguments: Arguments,
         args: Sequence[object],
         steps: Steps,
-        result: Callable[[tuple[object, ...]], object] | None = None,
+        result: Callable[[tuple[Scalar, ...]], object] | None = None,
     ) -> None:
         """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``.
 

@@ -11,6 +11,7 @@ from spirograd.base.dtypes import u1
 from spirograd.base.errors import SpirogradCompilationError
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.branches import choose
+from spirograd.lang.frontend.formatted_text import percent_formatted
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import operand_hint, undefined
@@ -74,6 +75,8 @@ def _binary(t: Tracer, node: ast.BinOp) -> object:
 
 def apply_binary(op: type[ast.operator], left: object, right: object) -> object:
     """Return the value of a binary operator."""
+    if op is ast.Mod and isinstance(left, str) and contains_runtime(right):
+        return percent_formatted(left, right)
     left, right = _as_matrix(left, right), _as_matrix(right, left)
     symbol, function = BINARY[op]
     try:

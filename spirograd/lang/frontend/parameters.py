@@ -15,12 +15,12 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.errors import SpirogradArrayError, SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
+from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType, without_none
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, Ndarray, array_of
@@ -35,7 +35,7 @@ from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.steps import Array, Constant, External, ForeignArray, Frozen, Number, Numbers, Step
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
-from spirograd.lang.scalar import describe
+from spirograd.lang.scalar import Value, describe
 from spirograd.lang.traced_numbers import TracedNumber
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ScalarParameter(Parameter):
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
-    def declare(self, value: object, to: Declarations) -> object:
+    def declare(self, value: object, to: Declarations) -> Value:
         return to.scalar(self.name, self.t)
 
     def steps(self, value: object, path: Path) -> list[Step]:
@@ -208,7 +208,7 @@ class ArrayParameter(Parameter):
         ndim = len(shape) - len(element)
         if ndim < 0 or tuple(shape[ndim:]) != tuple(element):
             raise self.error(f"an array of shape {tuple(shape)} has no elements of shape {tuple(element)}")
-        grad = bool(getattr(value, "requires_grad", False))
+        grad = self.t.needs_grad is not False and bool(getattr(value, "requires_grad", False))
         return dtype, ndim, tuple(element), grad, is_wide(shape, ())
 
     def declare(self, value: object, to: Declarations) -> object:
@@ -225,7 +225,7 @@ class ArrayParameter(Parameter):
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)
         if problem is not None:
-            raise self.error(problem, self._conversion(value, decl.dtype))
+            raise SpirogradArrayError(render(f"{self.label}: {problem}", None, self._conversion(value, decl.dtype)))
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
     def _conversion(self, value: object, dtype: DType) -> str:
@@ -306,6 +306,31 @@ class TensorParameter(TemplateParameter):
     def steps(self, value: object, path: Path) -> list[Step]:
         is_array = isinstance(value, Ndarray) or is_external(value)
         return self.array.steps(value, path) if is_array else super().steps(value, path)
+
+
+class OptionalParameter(Parameter):
+    """A parameter that may be None, which is fixed while compiling. ``inner``: the parameter for other values."""
+
+    def __init__(self, name: str, kernel: str, inner: Parameter) -> None:
+        super().__init__(name, kernel)
+        self.inner = inner
+        self.none = TemplateParameter(name, kernel)
+
+    def of(self, value: object) -> Parameter:
+        """Return the parameter for ``value``."""
+        return self.none if value is None else self.inner
+
+    def key(self, value: object) -> object:
+        return self.of(value).key(value)
+
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], object]]:
+        return self.of(value).constants(value)
+
+    def declare(self, value: object, to: Declarations) -> object:
+        return self.of(value).declare(value, to)
+
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return self.of(value).steps(value, path)
 
 
 class Namespace:
@@ -424,6 +449,9 @@ def make_parameter(name: str, annotation: object, options: LanguageOptions, kern
     """Return the kind of parameter of ``kernel`` for an annotation; raise SpirogradTypeError for an invalid one."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")
+    inner = without_none(annotation)
+    if inner is not None:
+        return OptionalParameter(name, kernel, make_parameter(name, inner, options, kernel))
     if annotation is NdarrayType:
         return ArrayParameter(name, kernel, NdarrayType())
     if isinstance(annotation, NdarrayType):

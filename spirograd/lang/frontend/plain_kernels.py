@@ -20,6 +20,7 @@ from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     ArrayParameter,
     DataclassParameter,
+    OptionalParameter,
     Parameter,
     ScalarParameter,
     TensorParameter,
@@ -72,6 +73,8 @@ def _running() -> Iterator[None]:
 
 
 def _argument(parameter: Parameter, value: object, copies: list[tuple[object, Ndarray]]) -> object:
+    if isinstance(parameter, OptionalParameter):
+        return _argument(parameter.of(value), value, copies)
     if isinstance(parameter, ScalarParameter):
         return parameter.t(parameter.convert(value))
     if isinstance(parameter, DataclassParameter):

@@ -143,7 +143,7 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, object], values: list[
     params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
     frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
     given = {name: frame.variables[name] for name in func.references()}
-    frame.by_reference, frame.depth = frozenset(given), b.depth
+    frame.by_reference, frame.depth, frame.may_lack_a_value = frozenset(given), b.depth, func.may_lack_a_value
     t.real_functions.being_traced.add(key)
     t.frame, t.call_depth, t.random_stream = frame, t.call_depth + 1, None
     try:

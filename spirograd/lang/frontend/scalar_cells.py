@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spirograd.base.dtypes import i32
 from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
-from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
+from spirograd.lang.data.ndarray import MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.guards import Path
@@ -39,7 +39,7 @@ class CellParameter(ArrayParameter):
     def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: object, to: Declarations) -> object:
+    def declare(self, value: object, to: Declarations) -> Value:
         b = scalar.builder()
         proxy = super().declare(value, to)
         assert isinstance(proxy, ArrayProxy)
@@ -52,7 +52,7 @@ class CellsParameter(Parameter):
     def __init__(self, parameter: AggregateParameter, kernel: str, which: frozenset[int]) -> None:
         super().__init__(parameter.name, kernel)
         self.t = parameter.t
-        self.leaves: list[Parameter] = [
+        self.leaves: list[ScalarParameter | CellParameter] = [
             CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
         ]
 
@@ -93,6 +93,10 @@ class CellKernel(Kernel):
         return CellParameter(parameter.name, name, parameter.t)  # type: ignore[attr-defined]
 
 
+# Types of arguments that no tape follows. Most launches have no others.
+_UNTRACED = frozenset((int, float, bool, ScalarNdarray, VectorNdarray, MatrixNdarray))
+
+
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
     """Return ``kernel`` with cells at these places, the same one for each call."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
@@ -105,7 +109,7 @@ def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
 def cells_of(kernel: Kernel, args: Sequence[object]) -> tuple[CellKernel, tuple[object, ...], list[Cell]] | None:
     """Return the kernel with cells for the numbers among ``args`` that a tape follows, its arguments, and the cells; None if there are no
     such numbers, or only where no cell can be, as in template arguments, which refuse them."""
-    if not args or type(kernel) is not Kernel:
+    if type(kernel) is not Kernel or _UNTRACED.issuperset(map(type, args)):
         return None
     which: dict[int, frozenset[int]] = {}
     values, cells = list(args), list[Cell]()

@@ -30,7 +30,8 @@ Bind = Callable[[Value], "Value | None"]
 def refuse_else(t: Tracer, node: ast.For | ast.While) -> None:
     """Raise SpirogradSyntaxError for a loop with an `else`."""
     if node.orelse:
-        raise t.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
+        word = "while" if isinstance(node, ast.While) else "for"
+        raise t.syntax_error(f"`else` of a `{word}` loop is not supported in kernels", node.orelse[0], "use a flag")
 
 
 # --- while -------------------------------------------------------------------------------------------------------------------

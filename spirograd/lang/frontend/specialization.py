@@ -21,6 +21,7 @@ from spirograd.lang.frontend.guards import guards
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.frontend.steps import Array, Captured, Packer, Step, follow, packing_function, record_constant
+from spirograd.lang.scalar import Number
 
 if TYPE_CHECKING:
     from spirograd.lang.frontend.stored_traces import RecalledTrace
@@ -92,6 +93,11 @@ class Specialization:
         """The numbers of the array arguments that are written."""
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
 
+    def measured_choices(self) -> list[str]:
+        """Return a sentence for each choice of code that launches have made by its time."""
+        plan = self.__dict__.get("plan")
+        return [] if plan is None else list(plan.measured_choices())
+
     def finish(self, packer: Packer) -> None:
         """After a launch: copy back what it wrote to arrays of other libraries, and raise what it reports."""
         if packer.transfers is not None:
@@ -128,13 +134,13 @@ class Specialization:
             return False
         return True
 
-    def result(self, values: tuple[object, ...] | None) -> object:
+    def result(self, values: tuple[Number, ...] | None) -> object:
         if self.returns is None or values is None:
             return None
         return self.make_result(values)
 
     @functools.cached_property
-    def make_result(self) -> Callable[[tuple[object, ...]], object]:
+    def make_result(self) -> Callable[[tuple[Number, ...]], object]:
         """Makes what a call returns from the values that the kernel returns; it does not refer to this object."""
         returns = self.returns
         if returns is None:

@@ -84,6 +84,8 @@ class Packer(Arguments):
         if isinstance(array, Ndarray):
             return self.session.bind(array_of(array))
         assert external is not None
+        if external.type.needs_grad is False and hasattr(array, "detach"):
+            array = array.detach()
         if self.transfers is None:
             self.transfers = self.session.transfers(self.gradients)
         return self.transfers.bind(array, external.type.element_shape_of(array.shape), number, external.label)

@@ -211,7 +211,7 @@ class PrepareAndStore:
 
 def prepare_recalled(session: Session, stored: StoredKernel) -> Plan:
     """Prepare the launch of a kernel whose trace was in the cache."""
-    plan = session.recall(stored.key, stored.locations)
+    plan = session.recall(stored.key, stored.locations, lambda: stored.parsed)
     return session.prepare(stored.parsed) if plan is None else plan
 
 

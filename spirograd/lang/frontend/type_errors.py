@@ -29,8 +29,6 @@ def operand_hint(x: object) -> str:
 
 def undefined(symbol: str, left: object, right: object) -> SpirogradTypeError:
     """Return the error for an operator that is not defined for its operands."""
-    if symbol == "%" and isinstance(left, str):
-        return type_error("strings cannot be formatted with run-time values", "print values as they are, or an f-string")
     return type_error(f"`{symbol}` is not defined for {describe(left)} and {describe(right)}", operand_hint(left) or operand_hint(right))
 
 

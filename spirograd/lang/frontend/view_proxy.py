@@ -22,6 +22,7 @@ from spirograd.lang.frontend.indices import integer_index
 from spirograd.lang.frontend.trip_counts import strided
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import StructType
 
 
 class ViewAxis(NamedTuple):
@@ -62,7 +63,7 @@ class ViewProxy(Proxy):
         return tuple(axis.extent for axis in self.axes if axis.extent is not None)
 
     @property
-    def dtype(self) -> DType:
+    def dtype(self) -> DType | StructType | None:
         return self.base.dtype
 
     @property

@@ -30,9 +30,9 @@ from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.devices import cpu_pool, memory_faults
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
-from spirograd.runtime.devices.cpu_timer import CpuTimer
 
 if TYPE_CHECKING:
+    from spirograd.runtime.devices.cpu_timer import CpuTimer
     from spirograd.runtime.native import launch_function
 
 _ALIGNMENT = 256
@@ -234,6 +234,8 @@ class CpuDevice:
         executable.run(block if type(block) is bytes else bytes(block), pool.state if pool.ready else pool.enter())
 
     def task_timer(self) -> CpuTimer:
+        from spirograd.runtime.devices.cpu_timer import CpuTimer
+
         if self._pool is None:
             self._pool = cpu_pool.shared(self.threads)
         return CpuTimer(self._pool)

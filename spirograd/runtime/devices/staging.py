@@ -10,7 +10,7 @@ from spirograd.base.records import dataclass
 
 if TYPE_CHECKING:
 
-    class Block(Protocol):
+    class StagingBlock(Protocol):
         """``size`` bytes that the host addresses at ``host``."""
 
         @property
@@ -24,11 +24,11 @@ _SMALLEST_CELL = 64
 _FIRST_BLOCK = 1 << 14
 _DOUBLINGS = 6  # Bytes of later blocks.
 
-B = TypeVar("B", bound="Block")
+B = TypeVar("B", bound="StagingBlock")
 
 
 @dataclass(slots=True, eq=False)
-class Cell(Generic[B]):
+class StagingCell(Generic[B]):
     """A suballocation of a block: a slice of ``view`` is its bytes, ``home`` the free list that it returns to.
 
     ``event`` is None at first; devices whose copies end with an event store it here.
@@ -37,11 +37,11 @@ class Cell(Generic[B]):
     block: B
     offset: int
     view: Any
-    home: list[Cell[B]]
+    home: list[StagingCell[B]]
     event: int | None = None
 
 
-class Cells(Generic[B]):
+class StagingCells(Generic[B]):
     """Cells by size, powers of two. Blocks of cells are kept until `close`.
 
     ``create`` makes a block of at least a number of bytes, with attributes ``size`` and ``host``, the host's address; ``destroy`` frees
@@ -51,10 +51,10 @@ class Cells(Generic[B]):
 
     def __init__(self, create: Callable[[int], B], destroy: Callable[[B], object]) -> None:
         self._create, self._destroy = create, destroy
-        self._free: dict[int, list[Cell[B]]] = {}
+        self._free: dict[int, list[StagingCell[B]]] = {}
         self.blocks: list[B] = []
 
-    def take(self, nbytes: int) -> Cell[B]:
+    def take(self, nbytes: int) -> StagingCell[B]:
         """Return a cell for ``nbytes``. An abandoned copy into it may still be pending; copies are ordered, so a later one overwrites
         it."""
         size = max(_SMALLEST_CELL, 1 << (nbytes - 1).bit_length())
@@ -63,11 +63,11 @@ class Cells(Generic[B]):
             self._grow(size, home)
         return home.pop()
 
-    def _grow(self, size: int, home: list[Cell[B]]) -> None:
+    def _grow(self, size: int, home: list[StagingCell[B]]) -> None:
         block = self._create(max(size, _FIRST_BLOCK << min(len(self.blocks), _DOUBLINGS)))
         self.blocks.append(block)
         for offset in range(0, block.size - size + 1, size):
-            home.append(Cell(block, offset, (ctypes.c_char * size).from_address(block.host + offset), home))
+            home.append(StagingCell(block, offset, (ctypes.c_char * size).from_address(block.host + offset), home))
 
     def close(self) -> None:
         """Free all blocks; nothing may be pending."""

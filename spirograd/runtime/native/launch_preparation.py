@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spirograd.base.arrays import Array
-from spirograd.base.artifact import CompiledKernel, Slot
+from spirograd.base.artifact import NARROW, CompiledKernel, DisjointArray, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
+from spirograd.runtime.array_overlap import span
 from spirograd.runtime.native import object_layout
 from spirograd.runtime.native.array_words import PACKED, ROLES
 from spirograd.runtime.native.launch_code import BEFORE, STEP_BYTES
-from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
+from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD, MOST_SPANS
 
 if TYPE_CHECKING:
     from spirograd.base.device import Lock
+    from spirograd.base.protocols import Place
     from spirograd.base.sizes.evaluate import Shaped
 
-_FIRST_ADDRESS = 8
+_FIRST_ADDRESS = 16
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
 _I64_MOST = 2**63 - 1
-_MOST_ELEMENTS = 2**31 - 1  # The most bytes of arrays whose indices have 32 bits.
 # The destination of scalars that the kernel does not use.
 _NOWHERE = MOST_BLOCK_BYTES - 8
 
@@ -49,14 +50,24 @@ class LaunchSteps:
     """A list of the steps of launches of ``kernel``. Flat arguments are added in order, by `scalar`, `array`, `host_array` or `unchanged`.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch, in which the steps replace some words.
-    ``record``: the recorded launch, see `validity.Record`. ``host_arrays``: whether kernels use memory of the host in place.
+    ``record``: the recorded launch, see `validity.Record`. ``host_arrays``: whether kernels use memory of the host in place. ``compared``:
+    the arrays that each launch compares, see `compare`.
     """
 
-    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True) -> None:
+    def __init__(
+        self,
+        kernel: CompiledKernel,
+        steps: Mapping[str, int],
+        block: bytes,
+        record: Record,
+        host_arrays: bool = True,
+        compared: Sequence[DisjointArray] = (),
+    ) -> None:
         self.fixed: set[int] = set()  # Flat arguments that are `unchanged`.
         self.mortal: list[object] = []  # Objects that a record does not keep alive: it must not be used when one of them is gone.
         self._record = record
         self._host_arrays = host_arrays
+        self._compared = compared
         self._same_arrays = False
         self._scalars_kept: set[int] = set()
         self._extents_kept: set[tuple[int, int]] = set()
@@ -76,7 +87,7 @@ class LaunchSteps:
                 self._scalars[slot.index] = slot
             elif slot.kind in ("array", "shape"):
                 self._arrays.setdefault(slot.index, []).append(slot)
-        if len(block) > _NOWHERE:
+        if len(block) > _NOWHERE or len(compared) > MOST_SPANS:
             raise NotPrepared
 
     # --- the current object ------------------------------------------------------------------------------------------------
@@ -193,6 +204,8 @@ class LaunchSteps:
             raise NotPrepared
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", words[0])[0], 0))
         self._keep_extents(value, _FIRST_EXTENT)
+        for k, compared in self._compared_now():
+            self._steps.append(("span", _FIRST_ADDRESS + 8 * ROLES.index(compared.role), compared.nbytes, k))
         for slot in self._arrays.get(self._flat, ()):
             if slot.kind == "shape":
                 self._steps.append(("word32", _FIRST_EXTENT + 8 * slot.axis, slot.offset, 0))
@@ -217,8 +230,9 @@ class LaunchSteps:
         if not in_place or len(format) != 2 or nbytes & (nbytes - 1) or self._buffers > MOST_BUFFERS:
             raise NotPrepared
         kind = value.ndim | format[0] << 16 | nbytes << 32
-        self._steps.append(("buffer", self._named(np.ndarray), kind, _MOST_ELEMENTS * nbytes))
+        self._steps.append(("buffer", self._named(np.ndarray), kind, NARROW * nbytes))
         self._steps += [("address", 0, slot.offset, 0) for slot in slots if slot.kind == "array"]
+        self._steps += [("buffer_span", 0, 0, k) for k, _ in self._compared_now()]
         self._steps.append(("shape", 0, 0, 0))
         self._steps += [("word32", 8 * slot.axis, slot.offset, 0) for slot in slots if slot.kind == "shape"]
         self._keep_extents(value, 0)
@@ -229,6 +243,20 @@ class LaunchSteps:
         for k, axis in self._extents_kept:
             if k == self._flat:
                 self._steps.append(("extent", first + 8 * axis, int(value.shape[axis]), 0))
+
+    def _compared_now(self) -> list[tuple[int, DisjointArray]]:
+        """Return the compared arrays that are the next flat argument in some role, with their numbers."""
+        return [(k, array) for k, array in enumerate(self._compared) if array.index == self._flat]
+
+    def compare(self, arrays: Sequence[Place | None], overlap: bool) -> None:
+        """Check whether two of the compared arrays overlap, after all arguments. ``arrays``: those of the recorded launch."""
+        if not self._compared:
+            return
+        for k, array in enumerate(self._compared):
+            if array.index in self.fixed:
+                self._steps.append(("known_span", *span(array, arrays[array.index]), k))
+        written = sum(array.written << k for k, array in enumerate(self._compared))
+        self._steps.append(("overlap", len(self._compared), written, int(overlap)))
 
     # --- launch and result -----------------------------------------------------------------------------------------------
 

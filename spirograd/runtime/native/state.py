@@ -9,6 +9,7 @@ from spirograd.llvmgen.word_functions import Addresses, Functions, i64
 MOST_BLOCK_BYTES = 2048
 MOST_HELD = 32
 MOST_BUFFERS = 8
+MOST_SPANS = 8
 BUFFER_BYTES = 80  # Bytes of a Py_buffer, whose layout is the same in all versions of Python.
 
 # Byte offsets: the tuple of the call; the current object (a reference, or 0); the words of the current array; the argument block; the
@@ -16,7 +17,8 @@ BUFFER_BYTES = 80  # Bytes of a Py_buffer, whose layout is the same in all versi
 # how many buffers; these.
 ARGUMENTS, CURRENT, WORDS, BLOCK, NUMBER, RESULT, HELD, BUFFERS, HELD_OBJECTS = range(0, 72, 8)
 HELD_BUFFERS = HELD_OBJECTS + 8 * MOST_HELD
-STATE_BYTES = HELD_BUFFERS + BUFFER_BYTES * MOST_BUFFERS
+SPANS = HELD_BUFFERS + BUFFER_BYTES * MOST_BUFFERS  # The address and the end of arrays that are compared.
+STATE_BYTES = SPANS + 16 * MOST_SPANS
 
 python = Functions(
     Py_IncRef="void (ptr)",

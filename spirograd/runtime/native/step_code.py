@@ -19,6 +19,7 @@ from spirograd.runtime.native.state import (
     HELD_OBJECTS,
     NUMBER,
     RESULT,
+    SPANS,
     WORDS,
     become,
     hold,
@@ -29,6 +30,7 @@ from spirograd.runtime.native.state import (
 # PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS; the offsets in a Py_buffer, after the address of the elements.
 _BUFFER_FLAGS = 0x3D
 _LENGTH, _DIMENSIONS, _FORMAT, _SHAPE = 16, 36, 40, 48
+_ELEMENTS = 8  # The offset of the number of elements in the words of an ndarray, see `array_words.packed`.
 _EQUAL = 2  # Py_EQ
 
 
@@ -223,6 +225,36 @@ def held(s: int, a: int, b: int, c: int) -> bool:
         return False
     hold(s, item)
     return True
+
+
+def span(s: int, a: int, b: int, c: int) -> bool:
+    """Store the span number c, of an ndarray: its address is at byte a of the current words, and its elements have b bytes."""
+    return known_span(s, i64[i64[s + WORDS] + a], i64[i64[s + WORDS] + a] + b * i64[i64[s + WORDS] + _ELEMENTS], c)
+
+
+def buffer_span(s: int, a: int, b: int, c: int) -> bool:
+    """Store the span number c, of the buffer whose words are the current ones."""
+    return known_span(s, i64[i64[s + WORDS]], i64[i64[s + WORDS]] + i64[i64[s + WORDS] + _LENGTH], c)
+
+
+def known_span(s: int, a: int, b: int, c: int) -> bool:
+    """Store the span number c, from address a to b."""
+    i64[s + SPANS + 16 * c] = a
+    i64[s + SPANS + 16 * c + 8] = b
+    return True
+
+
+def overlap(s: int, a: int, b: int, c: int) -> bool:
+    """Check that two of a spans overlap if c is 1, and that none do if it is 0. Only pairs count of which one is written, as the bits of b
+    say."""
+    found = 0
+    for k in range(a):
+        one = s + SPANS + 16 * k
+        for n in range(k):
+            other = s + SPANS + 16 * n
+            if ((b >> k) | (b >> n)) & 1 != 0 and i64[one] < i64[other + 8] and i64[other] < i64[one + 8]:
+                found = 1
+    return found == c
 
 
 # --- unchanged values ----------------------------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, prefers_scalar_iterations, vector_plan
+from spirograd.analysis.exchangeable import is_exchangeable
+from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, lane_gain, lanes_of, prefers_scalar_iterations
 from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base.dtypes import i64
+from spirograd.base.options import LANES, NO_LANES
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop, index_ranges
@@ -35,15 +37,20 @@ class _Vectorise(ChunkLoopRewriter):
         super().__init__()
         self.ctx = ctx
         self.functions = kernel.functions
+        self.bodies = {f.name: f.body for f in kernel.functions}
+        self.alternatives: set[str] = set()  # of the current task
         self.chunks = ChunkAttr(0)
         self.results: dict[Op, Sequence[Op]] = {}  # results of loops that were vectorised
         self.handlers[ops.result] = self._result
 
     def chunk_task(self, op: Op) -> Op:
         self.chunks = op.attr.chunks
+        self.alternatives = set()
         bodies = [self.region(op.regions[1]), *op.regions[2:]]
         if self.chunks.unit > 1:
             bodies = [_in_units(body, self.chunks.unit) for body in bodies]
+        if self.alternatives:
+            self.chunks = replace(self.chunks, alternatives=tuple(sorted(self.alternatives)))
         attr = op.attr if self.chunks == op.attr.chunks else replace(op.attr, chunks=self.chunks)
         return self.b.append(Op(op.code, op.type, (), attr, (op.regions[0], *bodies), op.loc))
 
@@ -51,13 +58,22 @@ class _Vectorise(ChunkLoopRewriter):
         op = loop.loop
         if not op.attr.independent:
             return self.keep(op)
-        plan = vector_plan(loop, self.ctx.options, has_masks(self.ctx.caps))
-        if plan is not None:
+        plan = lanes_of(loop, self.ctx.options, has_masks(self.ctx.caps))
+        if plan is not None and self._runs_in_lanes(loop, plan):
             self._vectorise(loop, plan)
             return None
         if not prefers_scalar_iterations(loop.body):
             return self.keep(op)
         return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, vectorise="no"), op.regions, op.loc, op.primal))
+
+    def _runs_in_lanes(self, loop: ChunkLoop, plan: Uniformity) -> bool:
+        """Decide by the cost model, unless the options name the alternative. Note the alternative if it is worth a measurement."""
+        gain = lane_gain(plan, has_masks(self.ctx.caps))
+        alternative = NO_LANES if gain.runs_in_lanes else LANES
+        if not gain.is_unsure or not is_exchangeable(loop.body, self.bodies):
+            return gain.runs_in_lanes
+        self.alternatives.add(alternative)
+        return gain.runs_in_lanes != (self.ctx.options.alternative == alternative)
 
     def _vectorise(self, loop: ChunkLoop, plan: Uniformity) -> None:
         """Build the vector loop of ``loop`` here."""

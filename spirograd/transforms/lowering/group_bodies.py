@@ -10,6 +10,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.matrix_shapes import SHAPES, TOTAL, row_stride
+from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
@@ -79,20 +80,25 @@ class GroupBody(Rewriter):
 
 
 class MaskedBody(GroupBody):
-    """The body of a GPU's invocation in a group in which some invocations may have no iteration. ``active``: whether this one has an
-    iteration; None: all have. Inactive ones take part where threads meet, and do nothing else. Conditions of the group that are not known
-    to be the same in all threads are taken from the first, so that all take the same branch."""
+    """The body of a GPU's invocation in a group in which some invocations may have no iteration. ``first``: the index of the first thread.
+    ``active``: whether this invocation has an iteration; None: all have. Inactive ones take part where threads meet, and do nothing else.
+    Conditions of the group that are not known to be the same in all threads are taken from the first, so that all take the same branch."""
 
-    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, active: Op | None) -> None:
+    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, first: Op, active: Op | None) -> None:
         super().__init__(b, values)
-        self.caps, self.size, self.active = caps, size, active
+        self.caps, self.size, self.first, self.active = caps, size, first, active
         self.memory: dict[object, SharedRef] = {}
         self.handlers |= {
+            **dict.fromkeys((ops.idiv, ops.floordiv, ops.shr), self._quotient),
             ops.subgroup_barrier: self._barrier_in_branch,
             ops.tile_entries: self._tile_entries,
             ops.tile_rows: self._tile_rows,
             ops.tile_product: self._tile_product,
         }
+
+    def _quotient(self, op: Op) -> Op:
+        """Return the number of the group from the index of its first thread, which assemblers of GPUs see to be the same in all threads."""
+        return self.b.emit(op.code, self.first, self.value(op.args[1]), type=op.type) if self.values.numbers_groups(op) else self.copy(op)
 
     def flush(self) -> None:
         done, self.pending = self.pending, []
@@ -151,7 +157,7 @@ class MaskedBody(GroupBody):
     def _if(self, op: Op) -> None:
         condition = self._of_group(op.args[0], op)
         then, orelse = [self._branch(region) for region in op.regions]
-        self._stood_for(op, self.b.if_(condition, then, orelse))
+        self._stood_for(op, self.b.if_(condition, then, orelse, attr=ops.UNIFORM))
 
     def _divergent_if(self, op: Op) -> None:
         """Emit both branches, each for the invocations that take it. The others take part in its barriers, see `check_divergence`."""
@@ -176,7 +182,7 @@ class MaskedBody(GroupBody):
         (region,) = op.regions
         self._entered(region)
         body = self.b.end([self.value(v) for v in region.results])
-        self._stood_for(op, self.b.for_(begin, end, initial, body, op.attr))
+        self._stood_for(op, self.b.for_(begin, end, initial, body, replace(op.attr, uniform=True)))
 
     def _while(self, op: Op) -> None:
         initial = [self.value(v) for v in op.args]
@@ -185,7 +191,7 @@ class MaskedBody(GroupBody):
         tested = self.b.end([self._of_group(condition.results[0], op)])
         self._entered(body)
         repeated = self.b.end([self.value(v) for v in body.results])
-        self._stood_for(op, self.b.while_(initial, tested, repeated))
+        self._stood_for(op, self.b.while_(initial, tested, repeated, attr=ops.UNIFORM))
 
     # --- values of other threads ---------------------------------------------------------------------------------------------
 

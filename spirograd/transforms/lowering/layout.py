@@ -296,7 +296,8 @@ class _Layout(Rewriter):
         if buffer is None:
             role = "primal" if isinstance(ref, (TempRef, AdstackRef)) else ref.role
             name = ref.name if role == "primal" else f"{ref.name}.{role}"
-            buffer = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype))
+            disjoint = isinstance(ref, ArrayRef) and ref.disjoint
+            buffer = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype), disjoint)
         return buffer
 
     # --- addresses ---------------------------------------------------------------------------------------------------------

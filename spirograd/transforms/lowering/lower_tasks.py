@@ -97,9 +97,10 @@ class _LowerTasks(Rewriter):
         if not native:
             check_divergence(values)
 
-        def group(k: Op, _: Sequence[Op]) -> Sequence[Op]:
+        def group(first: Op, _: Sequence[Op]) -> Sequence[Op]:
+            k = b.emit(ops.add, first, local)
             active = None if full else b.emit(ops.lt, k, share.count)
-            masked = MaskedBody(b, values, self.ctx.caps, size, active)
+            masked = MaskedBody(b, values, self.ctx.caps, size, share.index(b, first), active)
             masked.env[body.params[0]] = share.index(b, k)
             masked.statements(body)
             b.at(op)
@@ -110,7 +111,10 @@ class _LowerTasks(Rewriter):
         groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, share.count, one), b.const(size, share.wide)), one)
         some = b.emit(ops.lt, b.const(0, share.wide), share.count)
         padded = b.emit(ops.select, some, b.emit(ops.mul, groups, b.const(size, share.wide)), b.const(0, share.wide))
-        self._strided(share.first, share.stride, padded, [], group)
+        # The loop counts what is the same in all invocations of a workgroup, so that assemblers of GPUs know that they take its branches
+        # together. (For a branch that they may not, ptxas emits each exchange of values twice.)
+        local = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)), share.wide)
+        self._strided(b.emit(ops.sub, share.first, local), share.stride, padded, [], group)
 
     def _range(self, op: Op, size: int, coarsening: int, apart: int, along: RowBlocks | None) -> None:
         """Lower a range task: bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a

@@ -25,6 +25,7 @@ MAGIC = 1.5 * 2.0**23
 MAGIC_BITS = 0x4B400000
 ONES = 2.0**23  # from here to twice this number, floats are integers
 MAGIC_F64 = 1.5 * 2.0**52
+ONES_F64 = 2.0**52
 # The same for an exponent with twice the bias of f32: shifted left, the low bits are the exponent fields of two factors.
 MAGIC_BIASED = MAGIC + 2 * 127
 EXPONENT_FIELD = 0x7F800000
@@ -134,35 +135,40 @@ def _log_of_nonpositive(x: Value) -> Value:
     return x.eq(0.0).select(-math.inf, x.const(math.nan))
 
 
-def _sine_of_reduced(r: Value, flip: Value) -> Value:
-    """Return sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The clamp bounds the remainders of huge
-    arguments."""
-    return _signed_sine(r.clamp(-1.5707964, 1.5707964), flip)
+# Beyond this magnitude, of which pi is far below the distance of two numbers of f32, quotients by pi are no longer integers in f64.
+_LARGEST = 2.0**46
+
+
+def _remainder(x: Value, wide: Value, n: Value, multiple: float = 1) -> Value:
+    """Return x - n pi / ``multiple`` in f32; 0 for huge x, NaN for infinities. ``wide``: x in f64. The select takes less time than a clamp
+    where operations wait for each other, as in scalar code: its condition is known early."""
+    r = n.fma(-PI_LOW / multiple, n.fma(-PI_HIGH / multiple, wide)).cast(f32)
+    return (x.abs() < _LARGEST).select(r, x.exact() * 0.0)
 
 
 def sin(x: Value) -> Value:
     wide = x.cast(f64)
-    shifted = wide * (1 / math.pi) + MAGIC_F64
+    shifted = wide.fma(1 / math.pi, MAGIC_F64)
     n = shifted - MAGIC_F64
-    r = n.fma(-PI_LOW, n.fma(-PI_HIGH, wide)).cast(f32)
-    return x.eq(0.0).select(x, _sine_of_reduced(r, shifted.bits().cast(i32)))
+    return x.eq(0.0).select(x, _signed_sine(_remainder(x, wide, n), shifted.bits().cast(i32)))
 
 
 def cos(x: Value) -> Value:
-    """Compute cos(x) = -(-1)**n sin(x - (n + 1/2) pi)."""
+    """Compute cos(x) = (-1)**n sin((n + 1/2) pi - |x|). See `_reduced_near` for n."""
+    x = x.abs()
     wide = x.cast(f64)
-    shifted = (wide * (1 / math.pi) - 0.5) + MAGIC_F64
-    n = (shifted - MAGIC_F64) + 0.5
-    r = n.fma(-PI_LOW, n.fma(-PI_HIGH, wide)).cast(f32)
-    return _sine_of_reduced(r, ~shifted.bits().cast(i32))
+    shifted = wide.fma(1 / math.pi, ONES_F64 - 0.5)
+    shifted = (shifted > ONES_F64).select(shifted, ONES_F64)
+    n = shifted - (ONES_F64 - 0.5)
+    return _signed_sine(-_remainder(x, wide, n), shifted.bits().cast(i32))
 
 
 def tan(x: Value) -> Value:
     wide = x.cast(f64)
-    shifted = wide * (2 / math.pi) + MAGIC_F64
+    shifted = wide.fma(2 / math.pi, MAGIC_F64)
     n = shifted - MAGIC_F64
-    r = n.fma(-PI_LOW / 2, n.fma(-PI_HIGH / 2, wide)).cast(f32).clamp(-0.7853983, 0.7853983)
-    return _tangent_of_reduced(r, shifted.bits().cast(i32))
+    turns = (x.abs() < _LARGEST).select(shifted.bits().cast(i32), 0)  # even for huge x, so that the tangent is finite, too
+    return _tangent_of_reduced(_remainder(x, wide, n, 2), turns)
 
 
 def _tangent_of_reduced(r: Value, n: Value) -> Value:
@@ -220,9 +226,12 @@ def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[floa
 
 
 def _signed_sine(r: Value, flip: Value) -> Value:
-    """Return sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set."""
+    """Return sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The sum of the first two terms, which rounds as the
+    result does, is computed beside the others, so that fewer operations wait for each other than by Horner's scheme."""
     z = r * r
-    value = (z * r).fma(z.horner(fits.SIN_F32), r)
+    cube = z * r
+    first, *others = fits.SIN_F32
+    value = (cube * z).fma(z.beside_square(others), cube.fma(first, r))
     return (value.bits() ^ (flip << 31)).as_float(f32)
 
 

@@ -157,6 +157,11 @@ class Value:
             result = result.fma(self, c)
         return result
 
+    def beside_square(self, coefficients: Sequence[float]) -> Value:
+        """Return the polynomial of degree 2 in this value, whose square is computed beside the first two terms."""
+        first, second, third = coefficients
+        return (self * self).fma(third, self.fma(second, first))
+
 
 def branch(condition: Value, then: Callable[[], Sequence[Value]], orelse: Callable[[], Sequence[Value]]) -> list[Value]:
     """Return the values of one of the two functions, in control flow of its own."""

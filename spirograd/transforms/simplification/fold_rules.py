@@ -262,6 +262,16 @@ def _extract(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     return b.emit(ops.extract, vector, args[1]) if vector is not args[0] else None
 
 
+def _vec(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
+    """Fold the elements of a vector, all in order."""
+    first = args[0]
+    if first.code is not ops.extract or not isinstance(first.args[0].type, Vec) or first.args[0].type.n != len(args):
+        return None
+    vector: Op = first.args[0]
+    elements = (x.code is ops.extract and x.args[0] is vector and constant(x.args[1]) == k for k, x in enumerate(args))
+    return vector if all(elements) else None
+
+
 def _insert(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     vector, at = args[0], constant(args[1])
     if at is None or vector.code is not ops.vec or not 0 <= at < len(vector.args):
@@ -274,5 +284,5 @@ RULES: dict[OpCode, Rule] = {
     ops.floormod: _remainder, ops.neg: _involution, ops.not_: _not, ops.abs_: _abs, ops.min_: _same_operands, ops.max_: _same_operands,
     ops.and_: _and, ops.or_: _or, ops.xor: _xor, ops.shl: _shift, ops.shr: _shift, ops.eq: _comparison(True), ops.ne: _comparison(False),
     ops.lt: _comparison(False), ops.le: _comparison(True), ops.gt: _comparison(False), ops.ge: _comparison(True), ops.select: _select,
-    ops.cast: _cast, ops.bitcast: _bitcast, ops.pow_: _pow, ops.extract: _extract, ops.insert: _insert,
+    ops.cast: _cast, ops.bitcast: _bitcast, ops.pow_: _pow, ops.extract: _extract, ops.insert: _insert, ops.vec: _vec,
 }  # fmt: skip

@@ -6,12 +6,10 @@ decides what may be fused; this pass decides what pays, and which loops become n
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
-from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
 from spirograd.base.caps import Capabilities
@@ -19,13 +17,13 @@ from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, LoopAttr, Op, Ref, accesses_of
+from spirograd.ir.nodes import ArrayRef, Kernel, LoopAttr, Op, Ref
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
-from spirograd.transforms.tasks.overlap import overlap
+from spirograd.transforms.tasks.disjoint_arrays import MOST_DISJOINT, Array, array_of, fits, mark_disjoint
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows the cost of more. On CPUs,
 # LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of the
@@ -34,8 +32,6 @@ _LONGEST = {False: 48, True: 400}
 # Fields and arrays that a fused loop may access if the loops share less than a quarter of them: hardware does not prefetch more streams
 # (two loops over 4 each: as fast as one after the other; over 8 each: in up to 1.5 of the time).
 _MOST_STREAMS = 8
-# Pairs of arrays that each launch compares.
-_MOST_PAIRS = 8
 # The number of earlier loops that are tried for a loop.
 _FARTHEST = 8
 
@@ -43,7 +39,7 @@ _FARTHEST = 8
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A decision about two loops, by their lines. ``reason``: why they were not fused; "" if they were. ``disjoint``: arrays that must not
-    overlap in a launch for the loops to be fused in it."""
+    overlap in a launch of the fused loops."""
 
     first: Loc | None
     second: Loc | None
@@ -64,8 +60,8 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
     """Fuse loops if `analysis.fusion` allows it and it pays. Return also the decisions about neighbours, and about loops that became
     neighbours.
 
-    Settings may keep loops apart that would be fused. Contraction is decided for these in the same way, so that results do not depend on
-    settings.
+    Settings may keep loops apart that would be fused, and so does the compilation for arrays that overlap. Contraction is decided for these
+    loops in the same way, so that results do not depend on it.
     """
     loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
     if len(loops) < 2:
@@ -74,10 +70,13 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
         return kernel, tuple([Decision(a.loc, b.loc, "optimisation is switched off") for a, b in pairwise(loops)])
     plan = _Plan(kernel, ctx)
     groups = {loop: item for item in plan.items if len(item.loops) > 1 for loop in item.loops}
-    if ctx.options.unfused_by or ctx.options.disjoint_by or any(loop.attr.apart for loop in loops):
+    options = ctx.options
+    if options.unfused_by or options.disjoint_by or options.overlapping or any(loop.attr.apart for loop in loops):
         plan = _Plan(kernel, ctx, groups)
     if groups:
-        kernel = _Build(plan.items, groups, Contraction(kernel.body, ctx.caps, ctx.options.fast_math), ctx).kernel(kernel)
+        contraction = Contraction(kernel.body, ctx.caps, options.fast_math)
+        kernel = _Build(plan, groups, contraction, ctx).kernel(kernel)
+        kernel = mark_disjoint(kernel, plan.disjoint)
     if any(len(item.loops) > 1 for item in plan.items):
         # Indices are merged, because later passes compare them by identity, such as `demote_atomics`.
         kernel = cse(kernel, ctx)
@@ -86,22 +85,22 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """An operation of the kernel's body, or ``loops`` to be fused in the position of the last one. ``disjoint``: arrays that must not
-    overlap for that, which each launch checks."""
+    """An operation of the kernel's body, or ``loops`` to be fused in the position of the last one."""
 
     op: Op
     loops: list[Op] = field(default_factory=list)
     obstacle: str | None = None
-    disjoint: dict[Arrays, None] = field(default_factory=dict)
 
 
 class _Plan:
     """A plan of the loops to be fused, decided loop by loop. ``groups``: the plan without settings that keep loops apart; None to compute
-    it."""
+    it. ``disjoint``: the arrays that it assumes to be disjoint."""
 
     def __init__(self, kernel: Kernel, ctx: PassContext, groups: Mapping[Op, _Item] | None = None) -> None:
+        self.kernel = kernel
         self.ctx = ctx
         self.groups = groups
+        self.disjoint: set[Array] = set()
         self.decisions: list[Decision] = []
         self.items: list[_Item] = []
         for op in kernel.body.ops[:-1]:
@@ -124,7 +123,7 @@ class _Plan:
             if not reason:
                 del self.items[k]
                 item.loops = [*first.loops, op]
-                item.disjoint = {**first.disjoint, **dict.fromkeys(disjoint)}
+                self.disjoint |= _arrays_of(disjoint)
                 break
         self.items.append(item)
 
@@ -140,14 +139,14 @@ class _Plan:
             for other in between:
                 if not all(commutes(loop, op) for op in other.loops or [other.op]):
                     return "what stands between them must run between them", ()
-        assumed: set[Arrays] | None = set() if self.ctx.caps.target.checks_overlap and not _is_counted([*first.loops, second.op]) else None
+        assumed: set[Arrays] | None = None if self.ctx.options.overlapping and self.groups is not None else set()
         for loop in first.loops:
             obstacle = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by, assumed)
             if obstacle is not None:
                 return obstacle, ()
         disjoint = sorted(assumed or (), key=lambda pair: [(ref.arg, ref.role) for ref in pair])
-        if len({*first.disjoint, *disjoint}) > _MOST_PAIRS:
-            return f"more than {_MOST_PAIRS} pairs of arrays may overlap", ()
+        if not fits(self.kernel, self.disjoint | _arrays_of(disjoint)):
+            return f"more than {MOST_DISJOINT} arrays of this kernel would have to be disjoint", ()
         return _cost(first.loops, second.op, self.ctx.caps) or self._setting(first.op, second.op), disjoint
 
     def _setting(self, first: Op, second: Op) -> str:
@@ -157,14 +156,13 @@ class _Plan:
         if self.ctx.options.unfused_by:
             return f"{self.ctx.options.unfused_by} switches fusion off"
         alike = first in self.groups and self.groups[first] is self.groups.get(second)
-        return "" if alike else f"without {self.ctx.options.disjoint_by} they would be fused with others"
+        if alike:
+            return ""
+        return f"without {self.ctx.options.disjoint_by or 'arrays that overlap'} they would be fused with others"
 
 
-def _is_counted(loops: Sequence[Op]) -> bool:
-    """Return whether loops contain adstacks, checks or prints, of which there is one for each source location. They cannot be in two
-    tasks."""
-    operations = [op for loop in loops for op in loop.regions[0].walk()]
-    return any(op.code.effect in ("check", "print") or any(isinstance(ref, AdstackRef) for _, ref in accesses_of(op)) for op in operations)
+def _arrays_of(pairs: Collection[Arrays]) -> set[Array]:
+    return {array_of(ref) for pair in pairs for ref in pair}
 
 
 def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
@@ -191,9 +189,9 @@ def _has_loops(loop: Op) -> bool:
 class _Build(Rewriter):
     """A rewriter that emits the planned loops. ``contracted``: loops whose contraction is decided now."""
 
-    def __init__(self, items: Sequence[_Item], contracted: Collection[Op], contraction: Contraction, ctx: PassContext) -> None:
+    def __init__(self, plan: _Plan, contracted: Collection[Op], contraction: Contraction, ctx: PassContext) -> None:
         super().__init__()
-        self.items = items
+        self.plan = plan
         self.contracted = contracted
         self.contraction = contraction
         self.ctx = ctx
@@ -202,44 +200,26 @@ class _Build(Rewriter):
         caps = ctx.caps
         self.opaque = decides_rounding(caps) or (caps.target.simplifies_floats and 32 not in caps.exact_specials and ctx.options.fast_math)
         self.earlier: set[Ref] = set()  # memory that earlier loops wrote, and the current one has not
-        self.private: set[Op] = set()  # atomics that need not be atomic, which is only visible while their loop is separate
         self.handlers = {ops.atomic: self._atomic}
         if self.opaque:
             self.handlers |= {ops.load: self._load, ops.store: self._store}
 
     def _rewritten(self, kernel: Kernel) -> Kernel:
         self.b.begin()
-        for item in self.items:
+        for item in self.plan.items:
             loops = [self._contract(loop) for loop in item.loops]
             if len(loops) < 2:
                 self.visit(self._contract(item.op))
-            elif not item.disjoint:
-                self._fused(loops, self.args(loops[0]))
             else:
-                self._either(loops, item.disjoint)
+                self._fused(loops)
         self.b.loc = kernel.body.ops[-1].loc
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
     def _contract(self, op: Op) -> Op:
         return self.contraction.loop(op) if op in self.contracted else op
 
-    def _either(self, loops: Sequence[Op], disjoint: Collection[Arrays]) -> None:
-        """Emit the fused loops, with no iteration if some of the arrays overlap, and each by itself, with no iteration if none do."""
-        b = self.b
-        b.at(loops[0])
-        begin, end = self.args(loops[0])
-        some = functools.reduce(functools.partial(b.emit, ops.or_), [overlap(b, first, second) for first, second in disjoint])
-        together, apart = (b.emit(ops.select, some, *ends, type=end.type) for ends in ((begin, end), (end, begin)))
-        self.private = set().union(*[private_updates(loop.regions[0], loop.args[:2]) for loop in loops])
-        outside = dict(self.env)
-        self._fused(loops, (begin, together))
-        self.private, self.env = set(), outside
-        for loop in loops:
-            b.at(loop)
-            b.emit(ops.for_, begin, apart, attr=loop.attr, type=(), regions=(self.region(loop.regions[0]),))
-
-    def _fused(self, loops: Sequence[Op], bounds: tuple[Op, ...]) -> None:
-        first = loops[0]
+    def _fused(self, loops: Sequence[Op]) -> None:
+        first, bounds = loops[0], self.args(loops[0])
         self.b.at(first)
         (index,) = self.b.begin(first.regions[0].params[0].type)
         for k, loop in enumerate(loops):
@@ -265,17 +245,22 @@ class _Build(Rewriter):
         """Emit an atomic on floats that an earlier loop wrote: the element belongs to the iteration, or the loops would not be fused."""
         kind, ref = op.attr
         written = ref in self.earlier and ref.dtype.is_float
-        if not written and op not in self.private:
+        if not written:
             return self.copy(op)
         *indices, value = self.args(op)
-        old = self.b.load(ref, *indices)
-        old = self._rounded(old) if written else old
+        old = self._rounded(self.b.load(ref, *indices))
         self.b.store(ref, *indices, self.b.combined(kind, old, value))
         self._wrote(ref)
         return old
 
     def _wrote(self, ref: Ref) -> None:
-        self.earlier = {other for other in self.earlier if not may_alias(other, ref)}
+        self.earlier = {other for other in self.earlier if not self._may_alias(other, ref)}
+
+    def _may_alias(self, a: Ref, b: Ref) -> bool:
+        """Return whether two references may alias, with the marks that they get."""
+        arrays = [array_of(ref) for ref in (a, b) if isinstance(ref, ArrayRef)]
+        assumed = len({*arrays}) == 2 and self.plan.disjoint.issuperset(arrays)
+        return not assumed and may_alias(a, b)
 
     def _rounded(self, value: Op) -> Op:
         return self.b.emit(ops.opaque, value) if isinstance(value.type, DType) and value.type.is_float else value

@@ -12,17 +12,17 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from spirograd.analysis.axes import Bound
-from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.loop_invariants import contents
-from spirograd.analysis.scatters import LAST_INDEX, Preimage, Preimages, Scatter, scatters
+from spirograd.analysis.scatters import Preimage, Preimages, Scatter, scatters
 from spirograd.base.dtypes import i32, u1
+from spirograd.base.targets import Target
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.threaded import Cell, Threaded, restore
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
-from spirograd.transforms.tasks.overlap import overlap
+from spirograd.transforms.tasks.disjoint_arrays import Array, array_of, fits, mark_disjoint
 
 # Operations that may be recomputed for each atomic that is saved, by whether a task runs as invocations.
 _WORTH = {False: 40, True: 128}
@@ -31,39 +31,49 @@ _HEAVY = dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.floordiv, ops.floormod,
 _HEAVY |= dict.fromkeys(ops.ELEMENTARY, 25)
 # Iterations below which atomics cost less than another task does (on an H200, 5 to 10 atomics an iteration).
 _FEWEST = {False: 1 << 12, True: 1 << 19}
-# Arrays that each launch compares with the memory that a loop adds to.
-_MOST_OVERLAPS = 8
 
 
 def gather(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Turn scatters into gathers where that pays. The order of sums then does not depend on threads."""
     if not ctx.options.optimize or ops.atomic not in kernel.codes:
         return kernel
-    loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
-    chosen = {loop: [scatter for scatter in scatters(loop) if _pays(scatter, ctx)] for loop in loops}
-    if not any(chosen.values()):
+    chosen: dict[Op, list[Scatter]] = {}
+    disjoint: set[Array] = set()
+    for loop in kernel.body.ops:
+        for scatter in scatters(loop) if loop.code is ops.for_ and loop.attr.parallel else ():
+            assumed = _assumed(scatter)
+            if _pays(scatter, ctx) and not (assumed and ctx.options.overlapping) and fits(kernel, disjoint | assumed):
+                chosen.setdefault(loop, []).append(scatter)
+                disjoint |= assumed
+    if not chosen:
         return kernel
-    return simplify(_Gather(kernel, chosen).kernel(kernel), ctx)
+    return simplify(mark_disjoint(_Gather(kernel, chosen).kernel(kernel), disjoint), ctx)
+
+
+def _assumed(scatter: Scatter) -> set[Array]:
+    """Return the arrays that must be disjoint for the gather: the one that the loop adds to, and those that may overlap it."""
+    if not isinstance(scatter.ref, ArrayRef) or not scatter.overlaps:
+        return set()
+    return {array_of(ref) for ref in (scatter.ref, *scatter.overlaps)}
 
 
 def _pays(scatter: Scatter, ctx: PassContext) -> bool:
     target = ctx.caps.target
-    if isinstance(scatter.ref, ArrayRef) and (len(scatter.overlaps) > _MOST_OVERLAPS or not target.checks_overlap):
-        return False
-    if _most_iterations(scatter) < _FEWEST[target.invocations]:
+    if _most_iterations(scatter, target) < _FEWEST[target.invocations]:
         return False
     conditions = len(scatter.axes) + 1
     work = conditions + sum(_HEAVY.get(op.code, op.code is not ops.const) for op in scatter.needed)
     return work * len(scatter.terms) <= _WORTH[target.invocations] * len(scatter.atomics)
 
 
-def _most_iterations(scatter: Scatter) -> int:
-    """Return the most iterations, from the bounds of the loop, or from the field whose elements it adds to; arrays give no limit."""
+def _most_iterations(scatter: Scatter, target: Target) -> int:
+    """Return the most iterations, from the bounds of the loop, or from the field whose elements it adds to. An array counts as long, but as
+    short where another task costs more than the atomics of a short one."""
     most = 1
     for axis, dim in zip(scatter.axes, scatter.dims):
         extent = axis.end.minus(axis.begin)
         if extent is None:
-            extent = scatter.ref.shape[dim] if isinstance(scatter.ref, FieldRef) else 1 << 31
+            extent = scatter.ref.shape[dim] if isinstance(scatter.ref, FieldRef) else 0 if target.invocations else 1 << 31
         most *= extent
     return most
 
@@ -74,7 +84,6 @@ class _Gather(Rewriter):
         self.name = kernel.name
         self.chosen = chosen
         self.dropped: set[Op] = set()  # atomics of the loop being copied that became gathers
-        self.private: set[Op] = set()  # atomics that need not be atomic, which is only visible in the original bounds of the loop
         self.handlers = {ops.atomic: self._atomic}
 
     def _rewritten(self, kernel: Kernel) -> Kernel:
@@ -89,46 +98,24 @@ class _Gather(Rewriter):
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
     def _split(self, loop: Op, gathered: Sequence[Scatter]) -> None:
-        """Emit the gathers, then the rest of the loop. If there are doubts, the gathers have no iterations, and the loop runs unchanged."""
-        b = self.b
-        b.at(loop)
-        begin, end = self.args(loop)
-        doubts = [doubt for scatter in gathered for doubt in self._doubts(scatter)]
-        doubt = functools.reduce(functools.partial(b.emit, ops.or_), doubts) if doubts else None
+        """Emit the gathers, then the rest of the loop."""
         for scatter in gathered:
-            self._gathered(loop, scatter, doubt)
+            self._gathered(loop, scatter)
         self.dropped = {op for scatter in gathered for op in scatter.atomics}
-        self.private = private_updates(loop.regions[0], loop.args[:2]) if doubt is not None else set()
-        self._again(loop, begin, end if doubt is None else b.emit(ops.select, doubt, begin, end, type=end.type))
-        self.dropped, self.private = set(), set()
-        if doubt is not None:
-            self._again(loop, begin, b.emit(ops.select, doubt, end, begin, type=end.type))
-
-    def _doubts(self, scatter: Scatter) -> list[Op]:
-        """Return the conditions against the gather in this launch: an array overlaps another one, or is very long."""
-        b, ref = self.b, scatter.ref
-        if not isinstance(ref, ArrayRef):
-            return []
-        extents = [b.emit(ops.shape, attr=(ref.arg, dim), type=i32) for dim in scatter.dims]
-        return [overlap(b, ref, other) for other in scatter.overlaps] + [b.emit(ops.gt, n, b.const(LAST_INDEX)) for n in extents]
-
-    def _again(self, loop: Op, begin: Op, end: Op) -> None:
-        outside = dict(self.env)
         self.b.at(loop)
         (index,) = self.b.begin(loop.regions[0].params[0].type)
         self.inline(loop.regions[0], (index,), clone=True)
         self.b.loc = loop.loc
+        begin, end = self.args(loop)
         self.b.for_(begin, end, (), self.b.end(), loop.attr)
-        self.env = outside
+        self.dropped = set()
 
     def _atomic(self, op: Op) -> Op | None:
-        if op in self.dropped:
-            return None
-        return self.b.update(*op.attr, *self.args(op)) if op in self.private else self.copy(op)
+        return None if op in self.dropped else self.copy(op)
 
     # --- the loop over elements ------------------------------------------------------------------------------------------
 
-    def _gathered(self, loop: Op, scatter: Scatter, doubt: Op | None) -> None:
+    def _gathered(self, loop: Op, scatter: Scatter) -> None:
         b = self.b
         b.at(loop)
         firsts, lasts = zip(*[self._ends(scatter, axis) for axis in range(len(scatter.axes))])
@@ -136,8 +123,6 @@ class _Gather(Rewriter):
         begin, end = firsts[0], lasts[0]
         if len(extents) > 1:
             begin, end = b.const(0), functools.reduce(lambda x, y: b.emit(ops.mul, x, y, attr="wrap"), extents)
-        if doubt is not None:
-            end = b.emit(ops.select, doubt, begin, end, type=i32)
         (index,) = b.begin(i32)
         element = [index]
         if len(extents) > 1:

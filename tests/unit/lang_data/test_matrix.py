@@ -115,7 +115,7 @@ def test_indices_slices_swizzles():
 
 def test_shape_errors_teach():
     with pytest.raises(SpirogradTypeError, match="matrix product is `@`"):
-        Vector([1, 2]) + Matrix([[1, 2], [3, 4]])
+        Vector([1, 2]) + Matrix([[1, 2, 3], [4, 5, 6]])
     with pytest.raises(SpirogradTypeError, match="3 columns, but 2 rows"):
         Matrix([[1, 2, 3]]) @ Vector([1, 2])
     with pytest.raises(SpirogradTypeError, match="outer_product"):

@@ -140,10 +140,43 @@ def float_sums() -> tuple[Any, ...]:
     return run, np.ones(20, np.float32), np.zeros(2, np.float32)
 
 
+def ragged_sums() -> tuple[Any, ...]:
+    """Each iteration adds to a range of elements, as derivatives of ragged nests do."""
+
+    @sg.kernel
+    def run(x: floats, starts: ints, total: floats):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for k in range(starts[i], starts[i + 1]):
+                w = v + 1.0
+                for _ in sg.static(range(6)):
+                    w = w * 2.0 if w < 100.0 else w - 90.0
+                v = w
+                total[k // 4] += v
+
+    starts = np.cumsum([0, *(3 * k % 7 for k in range(50))]).astype(np.int32)
+    return run, np.arange(50, dtype=np.float32), starts, np.zeros(starts[-1] // 4 + 1, np.float32)
+
+
+def test_sums_under_a_mask() -> None:
+    """Elements are shared by several lanes: the sums are of integers, and exact."""
+    run, x, starts, total = ragged_sums()
+    assert lanes(run, x, starts, total)
+    want = np.zeros_like(total)
+    for i, v in enumerate(x):
+        for k in range(starts[i], starts[i + 1]):
+            v += 1
+            for _ in range(6):
+                v = v * 2 if v < 100 else v - 90
+            want[k // 4] += v
+    np.testing.assert_array_equal(total, want)
+
+
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
         (newton, True),
+        (ragged_sums, True),
         (search, True),
         (divisors, False),
         (primes, False),

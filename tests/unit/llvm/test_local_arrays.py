@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unit.carried_vector_programs import PROGRAMS, N
 from unit.llvm.llvm_programs import Program
+from unit.tile_programs import compiled
 
+import spirograd as sg
 from spirograd.base.dtypes import Vec, i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
@@ -16,6 +19,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen import module
 from spirograd.runtime.devices import cpu
+from validation.profiles import PROFILES
 
 pytestmark = pytest.mark.optimized
 
@@ -156,3 +160,18 @@ def test_updates_of_a_carried_array_are_in_place() -> None:
     want = np.bincount(data, minlength=64)
     want[5] = 0
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("profile", ["cuda-sm_90", "amdgpu-gfx1100"])
+def test_vectors_that_loops_carry_on_gpus(profile: str) -> None:
+    """A vector is in memory once, and loops and branches access single elements of it."""
+
+    def make() -> Any:
+        x, n, y = sg.ndarray(sg.f32, N), sg.ndarray(sg.i32, N), sg.ndarray(sg.f32, N)
+        run = PROGRAMS["clipped"][0](x, n, y)
+        return lambda: run(x, n, y)
+
+    stages = compiled(make, PROFILES[profile]).stages
+    device, text = stages["device.ir"], stages["kernel.opt.ll"]
+    assert device.count("= vec(") == 1 and "-> vec" not in device
+    assert text.count(" alloca [32 x float]") <= 1 and "memcpy" not in text  # LLVM for AMD has arrays in registers

@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -13,7 +14,7 @@ from spirograd.llvmgen.toolchain import compile_module, host_caps, link
 from spirograd.llvmgen.word_functions import functions_of, source, translate
 
 HEAD = """from __future__ import annotations
-from spirograd.llvmgen.word_functions import Addresses, Functions, call, copy, f32, f64, i32, i64, stack, u16, u32
+from spirograd.llvmgen.word_functions import Addresses, Functions, add_atomically, call, copy, f32, f64, i32, i64, stack, u16, u32
 """
 RESULTS = {"int": ctypes.c_int64, "bool": ctypes.c_bool, "None": None}
 _numbers = itertools.count()
@@ -96,6 +97,28 @@ def test_they_compute_what_python_does(module, level):
         assert compiled.within(x, 0, 6) == made.within(x, 0, 6)
         assert compiled.kind(x) == made.kind(x)
         assert compiled.first_above(x, 9) == made.first_above(x, 9)
+
+
+def test_threads_add_to_one_word(module):
+    """Each addition returns what the word held, and none is lost."""
+    compiled = Compiled(
+        module("""
+    def tickets(at: int, count: int) -> int:
+        sum = 0
+        for _ in range(count):
+            sum = sum + add_atomically(at, 1)
+        return sum
+    """)
+    )
+    word, sums = ctypes.c_int64(0), []
+    run, at = compiled.tickets, ctypes.addressof(word)
+    threads = [threading.Thread(target=lambda: sums.append(run(at, 20000))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert word.value == 80000
+    assert sum(sums) == 80000 * 79999 // 2, "each number from 0 on was returned once"
 
 
 def test_memory(module):

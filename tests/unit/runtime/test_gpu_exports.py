@@ -375,7 +375,7 @@ def torch_on_the_gpu(session, monkeypatch):
     class Stream:
         cuda_stream = OTHER
 
-    def over(allocation, ordinal, block, dtype):
+    def over(allocation, block, dtype):
         sg.sync()
         buffer = (ctypes.c_ubyte * block.span).from_address(allocation.address - OFFSET + block.offset)
         return torch.from_numpy(np.ndarray(block.dims, dtype.np, buffer, 0, block.strides))

@@ -8,7 +8,7 @@ from unit.runtime import gpu_modules
 from unit.runtime.standin_gpu import CUDA
 
 import spirograd as sg
-from spirograd.base.device import Launch, Loop, Sections, Step
+from spirograd.base.device import LaunchWork, Loop, Sections, Step
 from spirograd.lang import context
 from spirograd.runtime.launcher import Launcher
 
@@ -32,7 +32,7 @@ def step(cuda):
 
     def made(array, k):
         block = array.allocation.address.to_bytes(8, "little") + (1).to_bytes(4, "little") + (k % 2**32).to_bytes(4, "little")
-        return Step(Launch(executable, block, (1,)), [(array.allocation, "")], [(array.allocation, "")])
+        return Step(LaunchWork(executable, block, (1,)), [(array.allocation, "")], [(array.allocation, "")])
 
     return made
 
@@ -93,7 +93,7 @@ def test_large_argument_blocks_are_left_to_the_host(cuda, step):
     x = word()
     device = context.session().device
     plan = Launcher(device, context.session().memory).prepare(gpu_modules.compiled(device, "count", by_address=True))
-    large = Step(Launch(plan.executable, bytes(16 + 4096), (1,)), (), ())
+    large = Step(LaunchWork(plan.executable, bytes(16 + 4096), (1,)), (), ())
     assert device.record_loop(Loop(x.allocation.address, [large])) is None
     assert cuda.live("graphs") == 0
 

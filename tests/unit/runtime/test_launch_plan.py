@@ -5,9 +5,10 @@ from unit.runtime.calls import calls_of
 from unit.runtime.fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.arguments import Arguments, ArrayBinding
-from spirograd.base.artifact import Effects, TaskInfo
+from spirograd.base.artifact import DisjointArray, Effects, TaskInfo
 from spirograd.base.dtypes import f32, f64, i32, u1, u8
 from spirograd.base.errors import SpirogradRuntimeTypeError
+from spirograd.base.records import replace
 from spirograd.base.sizes.size_nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import Launcher
@@ -112,3 +113,25 @@ def test_launch_is_lean():
     plan.launch(arguments)
     found = calls_of(lambda: plan.launch(arguments), 10)
     assert found < 8, found
+
+
+def test_arrays_that_overlap_launch_the_sibling():
+    """Arrays are compared by address and length, in their roles; two that the kernel only reads may overlap."""
+    disjoint = (DisjointArray(0, "primal", 1, 4, True), DisjointArray(1, "grad", 2, 8, False), DisjointArray(2, "primal", 1, 4, False))
+    l = launcher()
+    slots = [slot("array", 0), slot("seed")]
+    plan = l.prepare(replace(kernel(slots, "<QI4x"), disjoint=disjoint))
+    other = replace(kernel(slots, "<QI4x"), name="other")
+    made = []
+    plan.make_sibling = lambda: made.append(l.prepare(other)) or made[-1]
+
+    def launch(*addresses):
+        a, b, c = addresses
+        arrays = [ArrayBinding(a, (10,)), ArrayBinding(8, (2, 3), b), ArrayBinding(c, (4,))]
+        plan.launch(Arguments.of([None] * 3, arrays, {}))
+        return l.device.launches[-1][0] == plan.compiled.name
+
+    assert launch(1000, 1040, 1088) and launch(1000, 952, 984) and launch(1000, 2000, 2000) and not made
+    assert not launch(1000, 1039, 5000) and not launch(1000, 953, 5000) and not launch(1000, 5000, 1000) and len(made) == 1
+    assert plan.launched is made[0] and plan.last_number == made[0].last_number
+    assert launch(1000, 5000, 6000) and plan.launched is None and len(made) == 1

@@ -156,6 +156,18 @@ def _by_joints(steps: int) -> Callable[[Any, Any, list[Any]], dict[str, Any]]:
     return differentiate
 
 
+def _hold(entities: list[Any], step: int) -> None:
+    """The arm's joints go to a pose that is not the one of the start."""
+    entities[0].control_dofs_position([0.0, -0.5, 0.3, -1.8, 0.2, 1.6, 0.5, 0.02, 0.02])
+
+
+def _five_boxes(gs: Any, scene: Any) -> list[Any]:
+    """Two stacks, the lower boxes of which touch the ground."""
+    scene.add_entity(gs.morphs.Plane())
+    places = [(0.0, 0.0, 0.1), (0.0, 0.0, 0.301), (0.25, 0.0, 0.1), (0.25, 0.0, 0.301), (0.0, 0.25, 0.1)]
+    return [scene.add_entity(gs.morphs.Box(size=(0.2, 0.2, 0.2), pos=place)) for place in places]
+
+
 _MPM = _of_matter(lambda gs: gs.materials.MPM.Elastic(), 0.2, 0.3)
 
 SCENES: dict[str, Scene] = {
@@ -172,4 +184,11 @@ SCENES: dict[str, Scene] = {
     "FEM, implicit, SAP coupler": Scene(_of_matter(_elastic, 0.2, 0.15, ground=False), _vertices, _implicit, precision="64"),
     "gradient of MPM": Scene(_MPM, _particles, _bounded("MPM", 10, True, grid_density=32), differentiate=_by_velocity(5)),
     "gradient of a rigid body": Scene(_box, _bodies, _differentiable, differentiate=_by_joints(5)),
+}
+
+# Scenes that are timed in many environments.
+SCALED: dict[str, Scene] = {
+    "arm": Scene(_file("MJCF", "xml/franka_emika_panda/panda.xml"), _bodies, before_step=_hold),
+    "quadruped": Scene(_file("URDF", "urdf/go2/urdf/go2.urdf", pos=(0, 0, 0.4)), _bodies),
+    "boxes": Scene(_five_boxes, _bodies),
 }

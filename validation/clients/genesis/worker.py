@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from validation.clients.genesis.scenes import SCENES, Scene
+from validation.clients.genesis.starting import start
 
 # Steps before timing, which compile kernels, try variants of them and record launches; the least number of timed steps.
 _WARM_UP, _LEAST = 25, 5
@@ -66,11 +66,7 @@ def _turn(path: Path | None) -> Iterator[None]:
 
 
 def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    if options.backend == "vulkan":  # Genesis does not know it: it is taken in place of the CPU, whose memory Genesis reads without waiting
-        os.environ.update(SG_ARCH="vulkan", GS_ENABLE_ZEROCOPY="0")
-    import genesis as gs
-
-    gs.init(backend=getattr(gs, options.backend, gs.cpu), precision=scene.precision or options.precision, logging_level="warning", seed=0)
+    gs = start(options.backend, scene.precision or options.precision)
     world = gs.Scene(show_viewer=False, **scene.options(gs))
     entities = scene.add(gs, world)
     begin, begin_cpu = time.perf_counter(), time.process_time()

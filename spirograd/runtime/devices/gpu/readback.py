@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.allocator import pinned
 from spirograd.runtime.devices.gpu.stream import Stream
-from spirograd.runtime.devices.staging import Cell, Cells
+from spirograd.runtime.devices.staging import StagingCell, StagingCells
 from spirograd.runtime.devices.streamed import StreamedDevice
 
 
@@ -21,10 +21,10 @@ class PinnedBlock:
     size: int
 
 
-def pinned_cells(stream: Stream) -> Cells[PinnedBlock]:
+def pinned_cells(stream: Stream) -> StagingCells[PinnedBlock]:
     """Return cells of pinned memory."""
     driver = stream.driver
-    return Cells(lambda nbytes: PinnedBlock(pinned(driver, nbytes), nbytes), lambda block: driver.host_free(block.host))
+    return StagingCells(lambda nbytes: PinnedBlock(pinned(driver, nbytes), nbytes), lambda block: driver.host_free(block.host))
 
 
 class CellReadback:
@@ -32,7 +32,7 @@ class CellReadback:
 
     __slots__ = ("_cell", "_event", "_nbytes", "_stream")
 
-    def __init__(self, stream: Stream, cell: Cell[PinnedBlock], nbytes: int) -> None:
+    def __init__(self, stream: Stream, cell: StagingCell[PinnedBlock], nbytes: int) -> None:
         self._stream, self._cell, self._nbytes = stream, cell, nbytes
         if cell.event is None:
             cell.event = stream.event()

@@ -21,7 +21,7 @@ from spirograd.runtime.devices.gpu.allocator import DeviceRange, pinned
 from spirograd.runtime.devices.gpu.readback import CellReadback, PinnedBlock
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
-from spirograd.runtime.devices.staging import Cells
+from spirograd.runtime.devices.staging import StagingCells
 
 CHUNK_BYTES = 4 << 20
 CHUNKS = 16
@@ -56,7 +56,7 @@ class Chunk:
 class GpuTransfers:
     """Transfers between host and device in the order of ``stream``; asynchronous readbacks use ``cells``. The device's lock guards it."""
 
-    def __init__(self, stream: Stream, cells: Cells[PinnedBlock], sides: SideStreams) -> None:
+    def __init__(self, stream: Stream, cells: StagingCells[PinnedBlock], sides: SideStreams) -> None:
         self._stream = stream
         self._sides = sides
         self._beside: int | None = None  # The stream of large readbacks.

@@ -21,7 +21,7 @@ from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.driver_faults import FLIGHT
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
-from spirograd.runtime.devices.staging import Cells
+from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi
@@ -70,7 +70,7 @@ class VulkanDevice(StreamedDevice):
             flight = FLIGHT if self._features.kind == "cpu" else None
             make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds, flight)
             self._own = self._stream = make()  # The latter: the stream that receives work.
-            self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
+            self._cells = StagingCells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = VulkanTransfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)

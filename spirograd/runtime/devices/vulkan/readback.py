@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spirograd.runtime.devices.staging import Cell
+from spirograd.runtime.devices.staging import StagingCell
 from spirograd.runtime.devices.vulkan.stream import Stream
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ class CellReadback:
 
     __slots__ = ("_nbytes", "_stream", "cell", "value")
 
-    def __init__(self, stream: Stream, cell: Cell[Block], nbytes: int) -> None:
+    def __init__(self, stream: Stream, cell: StagingCell[Block], nbytes: int) -> None:
         self._stream = stream
         self._nbytes = nbytes
         self.cell = cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 
-from spirograd.runtime.devices.staging import Cells
+from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
 from spirograd.runtime.devices.vulkan.readback import CellReadback
@@ -20,7 +20,7 @@ _IN_FLIGHT = SLOTS - 2
 class VulkanTransfers:
     """The transfers of Vulkan, see `streamed.DeviceTransfers`."""
 
-    def __init__(self, stream: Stream, cells: Cells[Block]) -> None:
+    def __init__(self, stream: Stream, cells: StagingCells[Block]) -> None:
         self._stream = stream
         self._cells = cells
 

@@ -53,7 +53,7 @@ class GroupCache:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class BufferRange:
     """The place of an allocation: ``size`` bytes of ``buffer`` from ``offset`` on.
 
     ``neighbours`` are all allocations that share the buffer, itself included (one set for all of them); ``caches`` may contain bind groups
@@ -64,7 +64,7 @@ class Place:
     size: int
     buffer: wgpu.GPUBuffer
     offset: int = 0
-    neighbours: set[Place] = field(default_factory=set)
+    neighbours: set[BufferRange] = field(default_factory=set)
     caches: weakref.WeakSet[GroupCache] = field(default_factory=weakref.WeakSet)
 
     def at(self, offset: int, nbytes: int) -> int:
@@ -99,9 +99,9 @@ class Allocator:
         self._cap = cap
         self._used = 0
         self._next = _FIRST_ADDRESS
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, BufferRange] = {}
 
-    def take(self, nbytes: int) -> Place:
+    def take(self, nbytes: int) -> BufferRange:
         """Allocate ``nbytes``, rounded up to 16, of zeros. Raises OutOfDeviceMemory."""
         size = max(16, -(-nbytes // 16) * 16)
         if size > self._largest:
@@ -111,7 +111,7 @@ class Allocator:
             )
         if self._cap is not None and self._used + size > self._cap:
             raise OutOfDeviceMemory(over_limit(nbytes, self._used, self._cap))
-        place = Place(self._next, size, self._create(size))
+        place = BufferRange(self._next, size, self._create(size))
         place.neighbours.add(place)
         # Allocations are separated by a gap, so that an end is not the start of another; no address is used twice.
         self._next += (size // _ALIGNMENT + 2) * _ALIGNMENT
@@ -123,7 +123,7 @@ class Allocator:
         with telling(f"allocate {size} bytes through wgpu"):
             return self._device.create_buffer(size=size, usage=_USAGE)
 
-    def give(self, place: Place) -> None:
+    def give(self, place: BufferRange) -> None:
         """Forget an allocation; wgpu releases a buffer when recorded work needs it no more."""
         if self.places.pop(place.address, None) is None:
             return
@@ -137,7 +137,7 @@ class Allocator:
         for place in list(self.places.values()):
             self.give(place)
 
-    def at(self, address: int) -> Place:
+    def at(self, address: int) -> BufferRange:
         """Return the allocation that begins at ``address``."""
         try:
             return self.places[address]
@@ -146,7 +146,7 @@ class Allocator:
 
     # --- merged buffers ---
 
-    def gather(self, places: Sequence[Place], copy: Copy) -> int:
+    def gather(self, places: Sequence[BufferRange], copy: Copy) -> int:
         """Move ``places`` into one buffer permanently, together with their neighbours. Return the bytes that moved.
 
         ``copy(source, source offset, target, target offset, bytes)`` records a copy. Raises OutOfDeviceMemory if they do not fit.

@@ -15,7 +15,7 @@ from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
-from spirograd.runtime.devices.wgpu.address_space import Allocator, GroupCache, Place
+from spirograd.runtime.devices.wgpu.address_space import Allocator, BufferRange, GroupCache
 from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses, probe, release, telling, wgpu
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
@@ -86,7 +86,7 @@ class WgpuDevice(StreamedDevice):
         place = self._allocator.take(nbytes)
         return Buffer(place.size, place.address, place)
 
-    def _delete(self, thing: Place) -> None:
+    def _delete(self, thing: BufferRange) -> None:
         self._allocator.give(thing)
         self._stream.hold(thing.size)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.runtime.devices.wgpu.address_space import Place
+from spirograd.runtime.devices.wgpu.address_space import BufferRange
 from spirograd.runtime.devices.wgpu.stream import BufferReadback, Stream
 
 
@@ -18,7 +18,7 @@ class WgpuTransfers:
         self._stream = stream
         self._count_wait = count_wait
 
-    def upload(self, memory: Place, offset: int, data: memoryview) -> None:
+    def upload(self, memory: BufferRange, offset: int, data: memoryview) -> None:
         """Copy host bytes to the device. Words at ragged ends are read first."""
         end = offset + len(data)
         first, last = offset // 4 * 4, -(-end // 4) * 4
@@ -33,7 +33,7 @@ class WgpuTransfers:
         at = memory.at(offset, len(data))
         self._stream.write(memory.buffer, at, data)
 
-    def download(self, memory: Place, offset: int, out: memoryview) -> None:
+    def download(self, memory: BufferRange, offset: int, out: memoryview) -> None:
         end = offset + len(out)
         first, last = offset // 4 * 4, -(-end // 4) * 4
         if (first, last) == (offset, end):
@@ -45,14 +45,14 @@ class WgpuTransfers:
         self._stream.read(memory.buffer, at, words)
         out[:] = words[offset - first : end - first]
 
-    def read_async(self, memory: Place, offset: int, nbytes: int) -> BufferReadback:
+    def read_async(self, memory: BufferRange, offset: int, nbytes: int) -> BufferReadback:
         return self._stream.read_async(memory.buffer, memory.at(offset, nbytes), nbytes)
 
-    def fill(self, memory: Place, offset: int, nbytes: int, word: int) -> None:
+    def fill(self, memory: BufferRange, offset: int, nbytes: int, word: int) -> None:
         at = memory.at(offset, nbytes)
         self._stream.fill(memory.buffer, at, nbytes, word)
 
-    def copy(self, target: Place, target_offset: int, source: Place, source_offset: int, nbytes: int) -> None:
+    def copy(self, target: BufferRange, target_offset: int, source: BufferRange, source_offset: int, nbytes: int) -> None:
         """Copy between buffers. Ragged ranges go through the host."""
         if target_offset % 4 or source_offset % 4 or nbytes % 4:
             data = memoryview(bytearray(nbytes))

@@ -1,0 +1,264 @@
+"""The choice between candidates by the times of launches, on a device whose clock is a number: which candidate runs when, which stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
+from spirograd.runtime import tuning
+from spirograd.runtime.tuning import Tuner
+
+MS = 1_000_000
+TASK = TaskInfo("k_0", "range_for", "k_0", 0, alternatives=("lanes", "no lanes"))
+KERNEL = CompiledKernel("k", "cpu", "key", ArgBlock((), "<", 0), (TASK,))
+
+
+class Clock:
+    """A device whose launches take the time of the executable: a name, and the time in nanoseconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        self.launched: list[str] = []
+        self.times: dict[str, int] = {}
+        monkeypatch.setattr(tuning, "perf_counter_ns", lambda: self.now)
+
+    def load(self, compiled: CompiledKernel) -> str:
+        return compiled.key
+
+    def launch(self, executable: str, block: bytes, counts: tuple[int | None, ...]) -> None:
+        self.launched.append(executable)
+        self.now += self.times[executable]
+
+
+class Launcher:
+    def __init__(self, device: Clock) -> None:
+        self.device = device
+        self.plans: dict[int, object] = {}
+
+
+class Plan:
+    """A launch plan of `KERNEL`."""
+
+    def __init__(self, device: Clock) -> None:
+        self.compiled = KERNEL
+        self.executable = "model"
+        self.launch: Callable[..., None] = device.launch
+
+    def tune(self, tuned: tuning.Tuning) -> None:
+        self.tuning = tuned
+        self.launch = tuned.launch
+
+    def run(self, launches: int, *counts: int | None) -> None:
+        for _ in range(launches):
+            self.launch(self.executable, b"", counts or (1000,))
+
+
+class Notes:
+    """A cache of notes."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, bytes] = {}
+
+    def note(self, name: str) -> bytes | None:
+        return self.notes.get(name)
+
+    def keep_note(self, name: str, data: bytes) -> None:
+        self.notes[name] = data
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def alternative(name: str) -> CompiledKernel:
+    return replace(KERNEL, key=name)
+
+
+def tuned(clock: Clock, compile: Callable[[str], CompiledKernel] = alternative, cache: Any = None, **times: int) -> tuple[Plan, Tuner]:
+    """A plan whose candidates take these times; ``no_lanes`` is "no lanes"."""
+    clock.times = {name.replace("_", " "): time for name, time in times.items()}
+    clock.launched.clear()
+    plan = Plan(clock)
+    tuner = Tuner(Launcher(clock), "a device", cache)  # type: ignore[arg-type]
+    tuner.tune(plan, compile, 0)  # type: ignore[arg-type]
+    return plan, tuner
+
+
+def test_the_fastest_stays(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
+    plan.run(3)
+    tuner.wait()
+    assert plan.tuning.chosen((1000,)) is None
+    plan.run(12)
+    assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 3, "model", "no lanes", "no lanes"]
+    assert plan.tuning.chosen((1000,)) == "no lanes"
+    assert [str(choice) for choice in plan.tuning.choices()] == [
+        "measured for about 1,000 iterations: no lanes chosen; the cost model's code 20.000 ms, lanes 30.000 ms, no lanes 15.000 ms"
+    ]
+
+
+def test_much_slower_candidates_run_twice(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=20 * MS, lanes=90 * MS, no_lanes=81 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(20)
+    assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 2, *["model"] * 14]
+
+
+def test_the_model_stays_if_others_gain_little(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=20 * MS, lanes=20 * MS - MS // 2, no_lanes=20 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(12)
+    assert plan.tuning.chosen((1000,)) == "model"
+
+
+def test_one_short_time_is_not_enough(clock: Clock) -> None:
+    """If other work disturbs all launches but one."""
+    plan, tuner = tuned(clock, model=20 * MS, lanes=25 * MS, no_lanes=25 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(2)
+    clock.times["no lanes"] = 15 * MS
+    plan.run(1)
+    clock.times["no lanes"] = 25 * MS
+    plan.run(12)
+    assert plan.tuning.chosen((1000,)) == "model"
+
+
+def test_one_long_time_of_the_model_is_no_reason(clock: Clock) -> None:
+    """The launches before candidates were compiled count, too."""
+    plan, tuner = tuned(clock, model=20 * MS, lanes=25 * MS, no_lanes=25 * MS)
+    plan.run(3)
+    tuner.wait()
+    clock.times["model"] = 500 * MS
+    plan.run(1)
+    clock.times["model"] = 20 * MS
+    plan.run(12)
+    assert plan.tuning.chosen((1000,)) == "model"
+
+
+def test_short_kernels_are_not_tuned(clock: Clock) -> None:
+    plan, _ = tuned(clock, model=tuning.SHORTEST - 1)
+    plan.run(tuning.FEW - 1)
+    assert plan.tuning.chosen((1000,)) is None
+    plan.run(1)
+    assert plan.tuning.chosen((1000,)) == "model"
+    plan.run(10_000)
+    assert plan.tuning.choices() == ()
+
+
+def test_few_launches_are_not_tuned(clock: Clock) -> None:
+    """However long they take; and alternatives are not compiled before the kernel has taken as long as that is worth."""
+    asked: list[str] = []
+
+    def compile(name: str) -> CompiledKernel:
+        asked.append(name)
+        return alternative(name)
+
+    plan, tuner = tuned(clock, compile, model=1000 * MS)
+    plan.run(2)
+    tuner.wait()
+    plan, tuner = tuned(clock, compile, model=MS)
+    plan.run(49)
+    tuner.wait()
+    assert not asked
+    clock.times |= {"lanes": MS, "no lanes": MS}
+    plan.run(1)
+    tuner.wait()
+    assert asked == ["lanes", "no lanes"]
+
+
+def test_short_launches_are_measured_more_often(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=MS // 2, lanes=MS // 2 + 1, no_lanes=MS // 4)
+    plan.run(100)
+    tuner.wait()
+    plan.run(20)
+    assert clock.launched[100:] == [*["model", "lanes", "no lanes"] * 3, *["no lanes"] * 11]
+    assert plan.tuning.chosen((1000,)) == "no lanes"
+
+
+def test_classes_of_extents_choose_by_themselves(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(12)
+    assert plan.tuning.chosen((1023,)) == "no lanes"  # The same class.
+    assert plan.tuning.chosen((4096,)) is None
+    clock.times["no lanes"] = 25 * MS
+    plan.run(12, 4096)
+    assert plan.tuning.chosen((4096,)) == "model"
+    assert plan.tuning.chosen((1000,)) == "no lanes"
+    assert len(plan.tuning.choices()) == 2
+
+
+def test_too_many_classes_run_as_the_model_has_it(clock: Clock) -> None:
+    plan, _ = tuned(clock, model=MS)
+    for k in range(tuning.MOST_CLASSES + 1):
+        plan.run(1, 4**k, None)
+    assert plan.tuning.chosen((4 ** (tuning.MOST_CLASSES - 1), None)) is None
+    assert plan.tuning.chosen((4**tuning.MOST_CLASSES, None)) == "model"
+
+
+def test_a_failing_or_different_alternative_is_no_candidate(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def compile(name: str) -> CompiledKernel:
+        if name == "lanes":
+            raise ValueError("a defect")
+        return replace(alternative(name), temps_size=8)
+
+    plan, tuner = tuned(clock, compile, model=20 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(1)
+    assert plan.tuning.chosen((1000,)) == "model"
+    assert "'lanes' cannot be compiled" in caplog.text
+
+
+def test_choices_are_remembered(clock: Clock) -> None:
+    cache = Notes()
+    plan, tuner = tuned(clock, cache=cache, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(12)
+    before = plan.tuning.choices()
+    plan, tuner = tuned(clock, cache=cache, model=20 * MS, lanes=30 * MS, no_lanes=15 * MS)
+    tuner.wait()
+    plan.run(2)
+    assert clock.launched == ["no lanes"] * 2
+    assert plan.tuning.choices() == before
+
+
+def test_the_model_is_remembered_without_compiling(clock: Clock) -> None:
+    cache = Notes()
+    plan, tuner = tuned(clock, cache=cache, model=2 * MS, lanes=30 * MS, no_lanes=15 * MS)
+    plan.run(30)
+    tuner.wait()
+    plan.run(12)
+
+    def compile(name: str) -> CompiledKernel:
+        raise AssertionError
+
+    plan, tuner = tuned(clock, compile, cache=cache, model=2 * MS)
+    assert plan.tuning.chosen((1000,)) == "model"
+    tuner.wait()
+
+
+def test_a_closed_tuner_compiles_nothing(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=20 * MS)
+    tuner.close()
+    plan.run(20)
+    tuner.wait()
+    assert set(clock.launched) == {"model"}
+
+
+def test_notes_of_another_form_are_ignored(clock: Clock) -> None:
+    cache = Notes()
+    for data in (b"[", b"[1]", b'[{"class": "Choice", "counts": [1], "name": "both", "times": []}]'):
+        cache.notes = dict.fromkeys([f"{tuning.NOTE}\0key\0a device"], data)
+        plan, _ = tuned(clock, cache=cache, model=MS)
+        assert plan.tuning.choices() == ()
