@@ -27,8 +27,8 @@ _PART = 1 << 16
 # Returns cached bytes for a description of what they depend on, or calls the function that computes them.
 Memo = Callable[[str, Callable[[], bytes]], bytes]
 _known: dict[str, str] = {}  # hash of the source, by generator and packages
-# Packages that decide what a trace is, besides the compiler.
-_TRACED = ("lang", "simt", "algorithms", "linalg")
+# Packages and modules whose functions a trace calls, besides the compiler.
+_TRACED = ("lang", "simt", "algorithms", "linalg", "compat", "math.py", "types.py")
 
 
 def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions, memo: Memo | None = None) -> str:
@@ -57,7 +57,7 @@ def _settings(caps: Capabilities, options: CompileOptions) -> str:
 
 
 def _fingerprint(generator: str, memo: Memo | None, packages: tuple[str, ...] = ()) -> str:
-    """Return a hash of the source of the compiler, and of other ``packages``."""
+    """Return a hash of the source of the compiler, and of other ``packages`` and modules."""
     name = " ".join((generator, *packages))
     if name not in _known:
         files = _files((generator, *packages))
@@ -73,8 +73,10 @@ def _fingerprint(generator: str, memo: Memo | None, packages: tuple[str, ...] = 
 def _files(packages: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
     """Return the source files of the compiler. It uses plain system calls, because this is a large part of a start with a warm cache."""
     root = os.path.dirname(__file__)
-    files = [(path, os.stat(path)) for path in (os.path.join(root, name) for name in ("compiler.py", "kernel_key.py"))]
-    folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", *packages)]
+    modules = ["compiler.py", "kernel_key.py", *(name for name in packages if name.endswith(".py"))]
+    files = [(path, os.stat(path)) for path in (os.path.join(root, name) for name in modules)]
+    packages = ("base", "ir", "analysis", "transforms", *(name for name in packages if not name.endswith(".py")))
+    folders = [os.path.join(root, package) for package in packages]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:

@@ -56,6 +56,8 @@ class Target:
     ordered_sums: bool = False
     # Drivers may simplify float arithmetic as if it were exact, (a + b) - a to b, unless the device's capabilities exclude it.
     simplifies_floats: bool = False
+    # A loop-carried vector that is indexed at run time is one value in local memory, rather than its elements.
+    local_vectors: bool = False
     # Modules pass through naga, which accepts a subset of SPIR-V: it rejects NoContraction and OpSourceContinued (`spirvgen.naga_check`),
     # and drops barriers of subgroups.
     naga: bool = False
@@ -84,7 +86,10 @@ TARGETS = {
         invocations=True,
         access_bytes=16,
         fused_multiply_add=True,
+        local_vectors=True,
     ),
-    "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
+    "amdgpu": Target(
+        Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True, local_vectors=True
+    ),
 }
 TargetName = Annotated[str, one_of(*TARGETS)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from spirograd.base.dtypes import DType, Type, Vec
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
@@ -19,7 +18,6 @@ from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.fold import fold
 
-_GENERATORS = frozenset((Generator.PTX, Generator.CODE_OBJECT))
 # Shorter vectors may be faster in registers: most of their elements are read and written by number.
 _LEAST = 16
 # Each round finds vectors in the loops and branches inside of those that the one before has found.
@@ -33,7 +31,7 @@ _Runs = dict[int, int]
 
 def carry_vectors(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make one result, and one loop-carried value, of consecutive ones that an operation `vec` in the kernel takes all together."""
-    if not ctx.options.optimize or ctx.caps.target.generator not in _GENERATORS or ops.vec not in kernel.codes:
+    if not ctx.options.optimize or not ctx.caps.target.local_vectors or ops.vec not in kernel.codes:
         return kernel
     for _ in range(_ROUNDS):
         runs = _runs(kernel)
