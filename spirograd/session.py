@@ -45,7 +45,6 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.regions import CellRegion
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
-from spirograd.lang.session_protocol import OnOp
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
@@ -57,13 +56,13 @@ from spirograd.runtime.native.array_words import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
 from spirograd.runtime.pools import Pool, PoolExtent, PoolPlan
 from spirograd.runtime.stream_order import Order
-from spirograd.runtime.tuning import Tuner
 from spirograd.transfers import Transfers
 
 if TYPE_CHECKING:
     from spirograd.base import protocols
     from spirograd.lang.session_protocol import OnOp
     from spirograd.runtime.profiling import Profile
+    from spirograd.runtime.tuning import Tuner
 
 logger = logging.getLogger("spirograd")
 
@@ -232,7 +231,7 @@ class Session:
         plan.locations = locations
         if isinstance(self.device, ReportsFaults):
             self.device.locate(plan.executable, plan.locations())
-        if self.tuner is not None and compiled.alternatives and not knobs.get("SG_OVERRIDE"):
+        if compiled.alternatives and self.tuner is not None and not knobs.get("SG_OVERRIDE"):
             self.tuner.tune(plan, lambda name: self._alternative(kernel(), options, name), compilation)
         return plan
 
@@ -256,6 +255,8 @@ class Session:
         target, config = self.caps.target, self.cfg
         if not config.tune or config.debug or self.plain or target.asynchronous or target.interpreted:
             return None
+        from spirograd.runtime.tuning import Tuner
+
         return Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache)
 
     def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:

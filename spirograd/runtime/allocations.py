@@ -24,11 +24,11 @@ from spirograd.base.device import (
     SharesMemory,
 )
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.base.protocols import Scalar, Watcher
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.generations import write
 
 if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar, Watcher
     from spirograd.runtime.pools import Pool
 
 _numbers = itertools.count(1)

@@ -8,6 +8,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,8 +30,10 @@ from spirograd.base.artifact import (
 )
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradAssertionError, SpirogradRuntimeError, render
-from spirograd.base.protocols import Scalar
 from spirograd.runtime.allocations import Allocation, Memory
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
 
 # No record begins with this word: it marks ring space that was not written since the last drain.
 _UNWRITTEN = 0xFFFFFFFF

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from spirograd.base.artifact import CompiledKernel, SpaceLimit
-from spirograd.base.protocols import Place, Scalar
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.python_expressions import Expression, size_expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, IfLess, Max
 from spirograd.runtime.faults_and_prints import fault_error
 
-# A function (scalars, arrays) that raises SpirogradRuntimeError.
-SpaceCheck = Callable[[Sequence[Scalar], Sequence[Union[Place, None]]], object]
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Place, Scalar
+
+    # A function (scalars, arrays) that raises SpirogradRuntimeError.
+    SpaceCheck = Callable[[Sequence[Scalar], Sequence[Union[Place, None]]], object]
 
 
 def space_check(compiled: CompiledKernel) -> SpaceCheck | None:

@@ -88,6 +88,7 @@ LATE = {
     ("runtime", "spirograd.runtime.native.launch_preparation"),
     ("session", "spirograd.compiler"),
     ("session", "spirograd.runtime.profiling"),
+    ("session", "spirograd.runtime.tuning"),
     ("lang", "spirograd.lang.frontend.stored_traces"),
     ("api", "spirograd.derivatives.gradient"),
     ("api", "spirograd.ad.replay"),

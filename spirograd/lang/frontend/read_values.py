@@ -112,29 +112,29 @@ def _name(value: type | types.FunctionType) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-@_described.register
+@_described.register(type)
 def _(value: type) -> _Described:
     if type(value) not in (type, abc.ABCMeta, enum.EnumMeta) and not value.__module__.startswith("spirograd."):
         raise Unrecordable(f"it reads the class `{value.__name__}`, whose metaclass may do anything")
     return f"class {_name(value)}", list(value) if isinstance(value, enum.EnumMeta) else ()
 
 
-@_described.register
+@_described.register(types.ModuleType)
 def _(value: types.ModuleType) -> _Described:
     return f"module {value.__name__}", ()
 
 
-@_described.register
+@_described.register(types.FunctionType)
 def _(value: types.FunctionType) -> _Described:
     return f"function {_name(value)}", (value.__defaults__, value.__kwdefaults__)
 
 
-@_described.register
+@_described.register(types.MethodType)
 def _(value: types.MethodType) -> _Described:
     return "method", (value.__func__, value.__self__)
 
 
-@_described.register
+@_described.register(types.BuiltinFunctionType)
 def _(value: types.BuiltinFunctionType) -> _Described:
     owner = value.__self__
     return f"builtin {value.__qualname__}", () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
@@ -145,19 +145,19 @@ def _(value: functools.partial[object]) -> _Described:
     return "partial", (value.func, value.args, value.keywords)
 
 
-@_described.register
+@_described.register(Func)
 def _(value: Func) -> _Described:
     function = value.function
     assert isinstance(function, types.FunctionType)
     return f"{type(value).__name__} {_name(function)}", (function.__defaults__, function.__kwdefaults__)
 
 
-@_described.register
+@_described.register(BoundFunc)
 def _(value: BoundFunc) -> _Described:
     return "bound", (value.func, value.instance)
 
 
-@_described.register
+@_described.register(enum.Enum)
 def _(value: enum.Enum) -> _Described:
     return f"enum {_name(type(value))}.{value.name}", (value.value,)
 
@@ -177,7 +177,7 @@ def _(value: object) -> _Described:
     return f"dtype {value.str}", ()
 
 
-@_described.register
+@_described.register(np.ufunc)
 def _(value: np.ufunc) -> _Described:
     return f"ufunc {value.__name__}", ()
 
@@ -223,33 +223,33 @@ def _(value: dict[object, object]) -> _Described:
 # --- objects of the language -----------------------------------------------------------------------------------------------------
 
 
-@_described.register
+@_described.register(DType)
 def _(value: DType) -> _Described:
     return f"type {value.name}", ()
 
 
-@_described.register
+@_described.register(MatrixType)
 def _(value: MatrixType) -> _Described:
     return f"type {value.shape} {value.entry_dtype}", ()
 
 
-@_described.register
+@_described.register(StructType)
 def _(value: StructType) -> _Described:
     text = f"struct type {value.name} {list(value.members)} {list(value.methods)}"
     return text, (*value.members.values(), *value.methods.values(), getattr(value, "defaults", None))
 
 
-@_described.register
+@_described.register(Matrix)
 def _(value: Matrix) -> _Described:
     return f"matrix {value.shape}", value.entries
 
 
-@_described.register
+@_described.register(Struct)
 def _(value: Struct) -> _Described:
     return f"struct {list(value.entries)} {list(value.methods)}", (*value.entries.values(), *value.methods.values())
 
 
-@_described.register
+@_described.register(Field)
 def _(value: Field) -> _Described:
     if isinstance(value, StructField):
         names = [list(value.members), list(value.methods)]
@@ -257,7 +257,7 @@ def _(value: Field) -> _Described:
     return "field", ()
 
 
-@_described.register
+@_described.register(Ndarray)
 def _(value: Ndarray) -> _Described:
     return f"ndarray {array_signature(value)}", ()
 

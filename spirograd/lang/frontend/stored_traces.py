@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import platform
+import sys
 import types
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
@@ -94,7 +94,7 @@ class Call:
         held = [cell.cell_contents for cell in self.function.__closure__ or () if _is_plain(cell)]
         constants = [value for value in self.constants() if type(value) in PLAIN]
         where = (self.function.__module__, self.function.__qualname__, self._part, code.co_filename, code.co_firstlineno, _code_text(code))
-        parts = (platform.python_version(), np.__version__, where, self.options, captures.declarations.args, held, constants)
+        parts = (sys.version, np.__version__, where, self.options, captures.declarations.args, held, constants)
         return "\0".join(map(repr, parts))
 
     def new_reads(self, source: Source) -> Reads | None:
