@@ -29,11 +29,14 @@ class Client:
 
 # After a tape the gradient of the loss is 1, and the gradient of memory that Python overwrites under the tape is that of its old value: 0.
 _LOSS, _OVERWRITTEN = "000 line*.grad", "004 line*.grad"
+# A kernel reads positions that a later one overwrites: the gradient on Taichi takes the new ones, is wrong by up to 40 times (by finite
+# differences), and then everything learns otherwise.
+_WRONG_THERE = "*"
 
 CLIENTS = (
     Client("differentiable MPM", "difftaichi", "examples/diffmpm.py", "--iters 20", "tape"),
     Client("mass-spring robot, learnt", "difftaichi", "examples/mass_spring.py", "1 train --iters 20", "tape", (_LOSS, _OVERWRITTEN)),
-    Client("differentiable electric field", "difftaichi", "examples/electric.py", frame="tape"),
+    Client("differentiable electric field", "difftaichi", "examples/electric.py", "", "tape", (_WRONG_THERE,)),
     Client("differentiable wave equation", "difftaichi", "examples/wave.py", "--iters 20", "tape"),
     Client("differentiable smoke", "difftaichi", "examples/smoke_taichi_cpu.py", "--iters 20", "tape"),
     Client("rigid bodies, learnt", "difftaichi", "examples/rigid_body.py", "1 train", "tape"),
