@@ -8,6 +8,7 @@ from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.fold import fold
 from spirograd.transforms.simplification.licm import licm
+from spirograd.transforms.simplification.thread_branches import thread_branches
 
 # Rounds for kernel IR: after the first round, mostly constants remain that the removal of operations has uncovered. Device IR was
 # simplified before it was lowered.
@@ -16,7 +17,7 @@ _ROUNDS = 2
 
 def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Run constant folding, common subexpression elimination and dead code elimination `_ROUNDS` times, or until nothing changes; then
-    hoist loop invariants. Without ``options.optimize`` only dead code is removed."""
+    thread branches and hoist loop invariants. Without ``options.optimize`` only dead code is removed."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
     for k in range(_ROUNDS):
@@ -27,7 +28,8 @@ def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
         kernel = dce(cse(kernel, ctx), ctx)
         if kernel is before:
             break
-    return _hoisted(kernel, ctx)
+    threaded = thread_branches(kernel, ctx)
+    return _hoisted(kernel if threaded is kernel else dce(cse(threaded, ctx), ctx), ctx)
 
 
 def simplify_lowered(kernel: Kernel, ctx: PassContext) -> Kernel:
