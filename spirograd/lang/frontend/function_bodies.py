@@ -7,12 +7,10 @@ whether the function has returned. Where it has not, the value is 0, which nothi
 from __future__ import annotations
 
 import ast
-import logging
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import render
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.context import session
 from spirograd.lang.frontend.branches import DIFFERENT_KINDS, ONE_BRANCH
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.func import is_scalar_type
@@ -25,7 +23,6 @@ from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, type_error
 from spirograd.lang.tuples import TupleType
 
-logger = logging.getLogger("spirograd")
 _MISSING = "<missing value>"
 
 
@@ -45,9 +42,7 @@ def _completed(t: Tracer, statements: list[ast.stmt]) -> list[ast.stmt]:
     frame = t.frame
     tree, result = frame.source.tree, as_type(frame.returns)
     problem = f"function `{tree.name}` may end without `return`"
-    if (tree.name, frame.source) not in session().warned:
-        session().warned.add((tree.name, frame.source))
-        logger.warning(render(f"{problem}: its value is 0 then", frame.loc(tree), "end every path with `return`"))
+    t.trace.warn((tree.name, frame.source), render(f"{problem}: its value is 0 then", frame.loc(tree), "end every path with `return`"))
     frame.variables[_MISSING] = build(result, [scalar.constant(0, dtype) for dtype in leaf_dtypes(result)])
     failed = ast.Assert(ast.Constant(False), ast.Constant(f"function `{tree.name}` ended without `return`"))
     ends = [*([failed] if t.trace.options.debug else []), ast.Return(ast.Name(_MISSING, ast.Load()))]

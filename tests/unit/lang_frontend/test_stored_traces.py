@@ -279,6 +279,33 @@ print(x[3], len(said), "is now 3.0" in said[0].getMessage(), "x[i] = FACTOR" in 
         assert run(tmp_path, program) == "2.0 1 True True"
 
 
+def test_warnings_of_a_trace_are_given_by_each_process(tmp_path: Path) -> None:
+    needs.need("cpu")
+    program = """
+import logging
+import sys
+import spirograd as sg
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+sg.init(arch=sg.cpu)
+
+@sg.real_func
+def sign(n: sg.i32) -> sg.i32:
+    if n > 0:
+        return 1
+
+@sg.kernel
+def run(n: sg.i32) -> sg.i32:
+    a = 0
+    a += 0.5
+    return sign(n) + a
+
+print(run(1))
+"""
+    for _ in range(2):
+        printed = run(tmp_path, program)
+        assert "`sign` may end without `return`" in printed and "takes" in printed, printed
+
+
 def test_attributes_are_followed_after_a_warm_start(tmp_path: Path) -> None:
     """An object is first reached through a list, by which launches do not follow it, and then from the argument, by which they do."""
     needs.need("cpu")
