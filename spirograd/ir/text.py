@@ -102,7 +102,7 @@ class _Printer:
             self.lines.append(f"ref {name} = {self.construct(ref)}")
         self.lines += [f"return {self.refs[ref]}" for ref in kernel.returns]
         for function in kernel.functions:
-            params = ", ".join([f"{self.define(p)}: {type_text(p.type)}" for p in function.body.params])
+            params = ", ".join(map(self.parameter, function.body.params))
             self.lines.append(f"function {_quote(function.name)} {{ ({params})")
             self.region(function.body, 1)
             self.lines.append("}")
@@ -155,7 +155,7 @@ class _Printer:
         self.locs_of_lines[start] = op.loc
         self.lines.append("")
         for k, region in enumerate(op.regions):
-            params = ", ".join([f"{self.define(p)}: {type_text(p.type)}" for p in region.params])
+            params = ", ".join(map(self.parameter, region.params))
             opening = " {" + (f" ({params})" if params else "")
             if k == 0:
                 head += opening
@@ -166,6 +166,11 @@ class _Printer:
             self.lines.append(pad + "}")
         named = op.type is not VOID and op.type != ()
         self.lines[start] = pad + (f"{self.define(op)} = " if named else "") + head
+
+    def parameter(self, param: Op) -> str:
+        """Return the definition of a parameter; with locations also the variable of the program that it stands for."""
+        name = f" {_quote(param.attr)}" if self.locs and isinstance(param.attr, str) else ""
+        return f"{self.define(param)}: {type_text(param.type)}{name}"
 
     def define(self, op: Op) -> str:
         self.numbers.setdefault(op, len(self.numbers))
@@ -497,7 +502,8 @@ class _Parser:
                     line.expect(",")
                 name = line.match(_VALUE, "a value")
                 line.expect(":")
-                params.append(Op(ops.param, self.type(line)))
+                t = self.type(line)
+                params.append(Op(ops.param, t, attr=line.string() if line.text.startswith('"', line.at) else None))
                 self.define(line, name, params[-1])
         self.finish(line)
         return tuple(params)

@@ -279,6 +279,29 @@ print(x[3], len(said), "is now 3.0" in said[0].getMessage(), "x[i] = FACTOR" in 
         assert run(tmp_path, program) == "2.0 1 True True"
 
 
+def test_gradients_of_a_recalled_kernel_name_variables(tmp_path: Path) -> None:
+    needs.need("cpu")
+    program = """
+import spirograd as sg
+sg.init(arch=sg.cpu)
+x, y = (sg.field(sg.f32, 8, needs_grad=True) for _ in range(2))
+
+@sg.kernel
+def run(k: sg.i32):
+    for i in x:
+        v = x[i]
+        for _ in range(k):
+            v = sg.sin(v)
+        y[i] = v
+
+run(3)
+run.grad(3)
+print(run.grad.explain(3))
+"""
+    first, again = (run(tmp_path, program) for _ in range(2))
+    assert "`v`, a loop-carried f32, of the loop at" in first and again == first
+
+
 def test_warnings_of_a_trace_are_given_by_each_process(tmp_path: Path) -> None:
     needs.need("cpu")
     program = """
