@@ -44,7 +44,7 @@ def _neighbours(v: LaneValues, op: Op, first: Op, mask: Op | None) -> Op:
 
 
 def _gather(v: LaneValues, op: Op) -> Op:
-    """Load arbitrary elements. Lanes without an iteration use the index of the first lane, masked lanes that of a live lane."""
+    """Load arbitrary elements. Lanes without an iteration use the index of the first lane; masked lanes use the index of a live lane."""
     index = v.vector(op.args[0])
     if v.live is not None:
         index = v.choose(v.narrow(v.live.mask), index, v.splat(v.lane(index, v.live.first)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import needs
 import pytest
 from unit.tile_programs import factorised
 
@@ -52,6 +53,6 @@ def test_registers(tile: Any, dtype: Any) -> None:
     """Values that lanes read of each other are used before the next ones are read, so nothing is spilled."""
     verdict, registers, spilled = registers_of(factorised(tile, dtype, PTX["cuda-sm_90"]).stages["kernel.ptx"].encode())
     if verdict.status == ABSENT:
-        pytest.skip(verdict.text)
+        pytest.skip(f"{needs.PREFIX}ptxas: {verdict.text}")
     assert registers <= MOST_REGISTERS[tile.SIZE, dtype], verdict.text
     assert spilled <= 16, verdict.text
