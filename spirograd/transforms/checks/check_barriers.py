@@ -53,9 +53,9 @@ def _check(region: Region, index: Op, groups: Sequence[range]) -> None:
                     other = next(k for k, value in enumerate(values) if value != values[0])
                     what, mend = problem
                     raise SpirogradSyntaxError(
-                        f"{what} in here is not reached by all threads of a group together: threads 0 and {other} go different ways",
+                        f"not all threads of a group reach {what} in here together: threads 0 and {other} diverge",
                         op.loc,
-                        f"{mend} all threads of a group get to, and the work of some of them in an `if` without it",
+                        f"{mend} all threads of a group reach it, and put the work of single threads in an `if` without it",
                     )
         for inner in op.regions:
             _check(inner, index, groups)

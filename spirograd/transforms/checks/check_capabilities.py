@@ -20,7 +20,7 @@ _TYPE_NEEDS = {
 # Bytes of the stack of a thread of the CPU that a group may use. Threads have 8 MiB on Linux, of which callers have used some.
 _STACK = 4 << 20
 
-_FLATTEN = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
+_FLATTEN = "use separate `if`s or a loop over a table: each `elif` nests in the `else` before it, and each operand of `and` in an `if`"
 
 
 def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -64,9 +64,9 @@ def _check_memory(task: Op, caps: Capabilities) -> None:
     taken = sum(ref.length * ref.dtype.size for ref in arrays)
     what, most = "the shared arrays of this loop take", caps.shared_memory
     if not caps.target.invocations:
-        what, most = "the shared arrays of this loop, and what its threads keep from one barrier to the next, take", _STACK
+        what, most = "the shared arrays of this loop and the values that its threads keep across barriers take", _STACK
     if taken > most:
-        message = f"{what} {taken:,} bytes; this device has {most:,} for a group"
+        message = f"{what} {taken:,} bytes; a group may use {most:,} on this device"
         raise SpirogradUnsupportedError(message, task.loc, "use smaller groups, or arrays of narrower numbers")
 
 

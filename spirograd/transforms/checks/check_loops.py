@@ -16,8 +16,8 @@ from spirograd.transforms.pass_context import PassContext
 
 # If memory limits the thread slots, an invocation may do the work of many.
 _REMEDY = (
-    "; with more memory for adstacks, `init(ad_memory_GB=)`, more invocations share the iterations, and with fewer iterations in one "
-    "launch each has less to do"
+    "; give adstacks more memory with `init(ad_memory_GB=)`, so that more invocations share the iterations, or run fewer iterations in a "
+    "launch"
 )
 
 
@@ -29,7 +29,7 @@ def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
     limit = ctx.caps.loop_limit
     if not limit:
         return kernel
-    message = f"this driver ends loops after {limit:,} iterations in one invocation, and this loop was not done"
+    message = f"this driver ends loops after {limit:,} iterations in one invocation, before this loop was complete"
     if any(isinstance(op.attr, AdstackRef) for op in kernel.walk()):
         message += _REMEDY
     return _CheckLoops(ctx.caps, message).kernel(kernel)

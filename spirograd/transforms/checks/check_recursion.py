@@ -35,7 +35,7 @@ class _Guarded(Rewriter):
         name = function.name.partition(".")[0]
         params = b.begin(*[p.type for p in body.params])
         room = b.emit(ops.stack_room, type=u1)
-        site = FaultSite("stack", f"`{name}` calls itself too often: the stack has no room for another call", (), b.loc)
+        site = FaultSite("stack", f"`{name}` recurses too deeply: the stack has no room for another call", (), b.loc)
         b.emit(ops.check, room, attr=site, type=VOID)
         b.begin()
         then = b.end(self.inline(body, params))

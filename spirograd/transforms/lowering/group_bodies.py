@@ -139,7 +139,7 @@ class MaskedBody(GroupBody):
         """Emit a barrier of a subgroup among the operations that each invocation runs on its own."""
         if self.caps.target.naga:
             raise SpirogradUnsupportedError(
-                "this target has no barriers of subgroups in branches and loops whose condition differs between the threads of a group",
+                "this target has no subgroup barriers in branches and loops whose condition differs between the threads of a group",
                 op.loc,
                 "move the barrier out of the branch, or compute the condition from values that are the same in the whole group",
             )

@@ -40,7 +40,7 @@ def divergence_sites(kernel: Kernel, ctx: PassContext) -> tuple[FaultSite, ...]:
 
 
 def _divergence(op: Op) -> FaultSite:
-    message = "threads of a group differ about this branch or loop, in which they wait for each other: all have to go the same way"
+    message = "threads of a group diverge at this branch or loop, in which they synchronise: all of them must take the same path"
     return FaultSite("barrier", message, (), op.loc)
 
 

@@ -75,7 +75,7 @@ class _LowerAtomics(Rewriter):
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
         if ref.dtype.bits == 64 and not self.caps.atomic_int64:
-            message = f"{what} on '{ref.name}' ({ref.dtype}) needs 64-bit atomics, which this device (target {self.caps.target_name}) lacks"
+            message = f"{what} on `{ref.name}` ({ref.dtype}) needs 64-bit atomics, which this device (target {self.caps.target_name}) lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a 32-bit type, or another device")
 
 

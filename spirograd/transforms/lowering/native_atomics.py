@@ -143,7 +143,7 @@ def needs_locks(kernel: Kernel, caps: Capabilities) -> bool:
 
 def unfinished(op: Op, caps: Capabilities) -> FaultSite:
     """Return the site of the report for drivers that end the loop of ``op`` before the atomic is done."""
-    message = f"this driver ends loops after {caps.loop_limit:,} iterations in one invocation, and an atomic was still waiting for its turn"
+    message = f"this driver ends loops after {caps.loop_limit:,} iterations in one invocation, before an atomic was complete"
     return FaultSite("loop", message, (), op.loc)
 
 

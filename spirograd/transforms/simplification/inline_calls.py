@@ -53,7 +53,7 @@ def _refuse_recursion(kernel: Kernel, ctx: PassContext) -> None:
     for op in kernel.walk():
         if callee_of(op) in recursive:
             name = str(callee_of(op)).partition(".")[0]
-            message = f"`{name}` calls itself, which this device (target {ctx.caps.target_name}) has no stack for"
+            message = f"`{name}` calls itself, but this device (target {ctx.caps.target_name}) has no call stack"
             raise SpirogradUnsupportedError(message, op.loc, "use a loop, or the CPU or CUDA")
 
 

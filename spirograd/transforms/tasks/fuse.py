@@ -138,7 +138,7 @@ class _Plan:
         for loop in first.loops:
             for other in between:
                 if not all(commutes(loop, op) for op in other.loops or [other.op]):
-                    return "what stands between them must run between them", ()
+                    return "the code between them must run between them", ()
         assumed: set[Arrays] | None = None if self.ctx.options.overlapping and self.groups is not None else set()
         for loop in first.loops:
             obstacle = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by, assumed)
@@ -158,7 +158,7 @@ class _Plan:
         alike = first in self.groups and self.groups[first] is self.groups.get(second)
         if alike:
             return ""
-        return f"without {self.ctx.options.disjoint_by or 'arrays that overlap'} they would be fused with others"
+        return f"without {self.ctx.options.disjoint_by or 'arrays that overlap'} they would be fused with other loops"
 
 
 def _arrays_of(pairs: Collection[Arrays]) -> set[Array]:
@@ -169,7 +169,7 @@ def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
     """Return why fusion would not pay, or exceed the device's limits, or "" if it does pay."""
     longest = _LONGEST[caps.target.invocations]
     if caps.loop_limit and sum(inner_iterations(loop.regions[0]) for loop in (*loops, last)) >= caps.loop_limit:
-        return f"together their inner loops may have {caps.loop_limit:,} iterations, after which this driver ends loops"
+        return f"together their inner loops may run {caps.loop_limit:,} iterations, after which this driver ends loops"
     size = sum(op.code is not ops.const for loop in (*loops, last) for op in loop.regions[0].walk())
     if size > longest:
         return f"together they have {size} operations, more than {longest}"

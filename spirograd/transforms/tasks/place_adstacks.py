@@ -135,8 +135,8 @@ class _Place:
         if not adstacks:
             return
         message = (
-            f"{self.kernel.name}: one thread slot of its adstacks takes {{0}} words of 32 bits, and earlier launches have left room for "
-            "{1} in all; the next launch will have room"
+            f"{self.kernel.name}: one thread slot of its adstacks needs {{0}} words of 32 bits, but the heap has room for {{1}}; "
+            "the next launch allocates enough"
         )
         loc = next((self.loops[adstack.capacity] for _, adstack in adstacks if adstack.capacity in self.loops), self.kernel.loc)
         self.b.emit(ops.check, fits, slot_words, heap_words, attr=FaultSite("adstack", message, (i32, i32), loc), type=VOID)
@@ -233,7 +233,7 @@ class _Claims(Rewriter):
         b = self.b
         claims = b.emit(ops.adstack_word, attr=(AdstackWord.CLAIMS, guard), type=i32)
         claimed = self.copy(op)
-        message = f"{self.of.name}: {{0}} or more iterations get to the loops with adstacks here, and there are thread slots for {{1}}"
+        message = f"{self.of.name}: {{0}} or more iterations reach the loops with adstacks here, but there are thread slots for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")
         site = FaultSite("adstack", message, (i32, i32), op.loc)
         b.emit(ops.check, b.emit(ops.le, demand, claims), demand, claims, attr=site, type=VOID)
