@@ -15,8 +15,8 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def check_recursion(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Begin recursive functions with a `check`, and return zeros where it fails. No device grows a stack without bounds: on a CPU the
-    process would end, on a GPU the context would be lost."""
+    """Begin recursive functions with a `check`, and return zeros where it fails. Stacks are limited: without the check, a CPU would end the
+    process, and a GPU would lose its context."""
     recursive = kernel.recursive()
     if not recursive:
         return kernel
@@ -44,7 +44,7 @@ class _Guarded(Rewriter):
         return function.with_body(b.end(results))
 
     def _call_in(self, body: Region) -> Loc | None:
-        """Return where the function calls itself, directly or through another one, or None."""
+        """Return the location where the function calls itself, directly or through another one, or None."""
         return next((op.loc for op in body.walk() if callee_of(op) in self.recursive), None)
 
     def _zero(self, t: Type) -> Op:
