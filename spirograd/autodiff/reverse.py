@@ -179,9 +179,7 @@ class _Reverse:
         b = self.b
         dtypes = (adjoint.type, *[i.type for i in self.indices])
         at = ", ".join([f"{{{k + 1}}}" for k in range(len(self.indices))])
-        message = (
-            f"the derivative of `{op.code.name}` is NaN here" + (f", at index ({at})" if at else "") + "; the adjoint of its result is {0}"
-        )
+        message = f"the derivative of `{op.code.name}` is NaN here" + (f", at index ({at})" if at else "") + "; its adjoint is {0}"
         good = b.emit(ops.or_, b.emit(ops.not_, b.emit(ops.isnan, part)), b.emit(ops.isnan, adjoint))
         b.emit(ops.check, good, adjoint, *self.indices, attr=FaultSite("nan", message, dtypes, op.loc), type=VOID)  # type: ignore[arg-type]
 
@@ -300,8 +298,7 @@ class _Reverse:
             self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
 
     def atomic_extremum(self, op: Op, grad: Ref) -> None:
-        """Give the gradient to one value that equals the final one: the first iteration with such a value claims it, and leaves 0 to the
-        others.
+        """Give the gradient to the first value that equals the final one: its iteration claims it, and leaves 0 to the others.
 
         Values are equal up to the last digits, because the value is recomputed with functions that may round differently from the primal's
         code.
@@ -465,8 +462,7 @@ class _Reverse:
         self.indices[-1:] = [number]
 
     def _iteration(self, body: _Body, number: Op, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """Emit one iteration forwards, then backwards. Return the adjoints of its initial values and of captured values, given those after
-        it."""
+        """Emit one iteration forwards, then backwards. Return the adjoints of its initial and captured values, given those after it."""
         self.indices.append(number)
         self._enter(body, number, values)
         self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
@@ -567,7 +563,7 @@ def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
 
 
 def _find_relevant(region: Region, matters: Callable[[Op], bool], relevant: set[Op]) -> bool:
-    """Return whether the reverse sweep must handle an operation in ``region``. Add the control operations around such operations to
+    """Return whether the reverse sweep must handle an operation in ``region``. Collect the control operations around these in
     ``relevant``."""
     any_here = False
     for op in region.ops[:-1]:
