@@ -254,7 +254,7 @@ class MaskedBody(GroupBody):
         self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))
         self._barrier()
 
-    # --- tiles: groups of one whole subgroup ------------------------------------------------------------------------------------
+    # --- tiles: groups of a single subgroup ------------------------------------------------------------------------------------
 
     def _tile_entries(self, op: Op) -> Op:
         """Return the entries of a tile. Rows are stored to shared memory, from which invocations load the entries that the instruction
