@@ -260,8 +260,8 @@ def _may_have_copies(body: Region, caps: Capabilities) -> bool:
 
 
 def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int, _Ranges | None]:
-    """Return the copy of a range of elements that each workgroup of ``task`` should have, the largest number of workgroups, and the ranges; no
-    copies and None if ranges do not pay."""
+    """Return the copy of a range of elements that each workgroup of ``task`` should have, the largest number of workgroups, and the ranges.
+    There are no copies, and None, if ranges do not pay."""
     bounds, body = task.regions[:2]
     count, caps = constant_trips(*bounds.results[:2]), ctx.caps
     nothing: tuple[dict[Updated, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
