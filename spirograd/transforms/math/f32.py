@@ -85,7 +85,7 @@ def tanh(x: Value) -> Value:
     n, _, r = _reduce_exp((a * 2.0).clamp(0.0, 20.0))
     power = ((n + 127) << EXPONENT).as_float(f32)
     large = 1.0 - 2.0 / ((r * r).fma(r.horner(fits.EXP_F32), r) + 1.0).fma(power, 1.0)
-    return _with_sign_of((a < 0.625).select(small, large), x)
+    return (a < 0.625).select(small, large).with_sign_of(x)
 
 
 def _split_log(x: Value, least_bits: int = SQRT_HALF_BITS) -> tuple[Value, Value]:
@@ -312,7 +312,7 @@ def asin(x: Value) -> Value:
     large, s, tail = _asin_parts(x)
     base = s.fma(-2.0, high)
     folded = base + (s.fma(-2.0, high - base) + tail.fma(-2.0, low))
-    return _with_sign_of(large.select(folded, s + tail), x)
+    return large.select(folded, s + tail).with_sign_of(x)
 
 
 def acos(x: Value) -> Value:
@@ -326,11 +326,6 @@ def acos(x: Value) -> Value:
     return large.select(negative.select(left, value * 2.0), middle)
 
 
-def _with_sign_of(magnitude: Value, sign: Value) -> Value:
-    """Return ``magnitude`` (not negative) with the sign bit of ``sign``."""
-    return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f32)
-
-
 def atan2(y: Value, x: Value) -> Value:
     ax, ay = x.abs(), y.abs()
     steep = ay > ax
@@ -339,7 +334,7 @@ def atan2(y: Value, x: Value) -> Value:
     q = low.eq(high).select((low > 0.0).select(1.0, low), low / high)
     z = q * q
     value = (z * q).fma(z.horner(fits.ATAN_F32), q)
-    return _with_sign_of(into_quadrant(value, steep, x.bits() < 0, fits.HALF_PI_24, fits.PI_24), y)
+    return into_quadrant(value, steep, x.bits() < 0, fits.HALF_PI_24, fits.PI_24).with_sign_of(y)
 
 
 def into_quadrant(angle: Value, steep: Value, left: Value, half_pi: tuple[float, ...], pi: tuple[float, ...]) -> Value:

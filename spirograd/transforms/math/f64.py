@@ -46,11 +46,6 @@ def _chop(x: Value) -> Value:
     return (x.bits() & -(1 << 32)).as_float(f64)
 
 
-def _with_sign_of(magnitude: Value, sign: Value) -> Value:
-    """Return ``magnitude`` (not negative) with the sign bit of ``sign``."""
-    return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f64)
-
-
 def _round(x: Value) -> tuple[Value, Value]:
     """Return the nearest integer, as i64 and as f64; |x| < 2**51."""
     shifted = x + MAGIC
@@ -80,7 +75,7 @@ def tanh(x: Value) -> Value:
     quotient = expm1 / divisor
     # The rounding error of the divisor matters if it is near 2.
     lost = (expm1 < 2.0).select(expm1 - (divisor - 2.0), 0.0)
-    return _with_sign_of(quotient - quotient * lost * 0.5, x)
+    return (quotient - quotient * lost * 0.5).with_sign_of(x)
 
 
 def _split_log(x: Value) -> tuple[Value, Value]:
@@ -198,7 +193,7 @@ def asin(x: Value) -> Value:
     head = _chop(s)
     quarter = high * 0.5
     folded = quarter - ((tail * 2.0 - (low - error * 2.0)) - (quarter - head * 2.0))
-    return _with_sign_of(large.select(folded, s + tail), x)
+    return large.select(folded, s + tail).with_sign_of(x)
 
 
 def acos(x: Value) -> Value:
@@ -232,7 +227,7 @@ def atan2(y: Value, x: Value) -> Value:
     z = q * q
     tail = q * (z * z.horner(fits.ATAN_F64))
     angle = diagonal * (high * 0.5) + (q + (tail + diagonal * (low * 0.5)))
-    return _with_sign_of(into_quadrant(angle, steep, x.bits() < 0, fits.HALF_PI, fits.PI), y)
+    return into_quadrant(angle, steep, x.bits() < 0, fits.HALF_PI, fits.PI).with_sign_of(y)
 
 
 def _log2_parts(a: Value) -> tuple[Value, Value]:

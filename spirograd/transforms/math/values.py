@@ -132,6 +132,10 @@ class Value:
         """Return the float ``t`` with this bit pattern."""
         return Value(self.b, self.b.emit(ops.bitcast, self.op, type=t))
 
+    def with_sign_of(self, sign: Value) -> Value:
+        """Return this float, which is not negative, with the sign bit of ``sign``."""
+        return (self.bits() | (sign.bits() & -(1 << self.type.bits - 1))).as_float(self.type)
+
     def select(self, yes: Operand, no: Operand) -> Value:
         """Return ``yes`` where this truth value holds, else ``no``; at least one is a Value."""
         assert self.type is u1
