@@ -1,4 +1,4 @@
-"""Vectorisation of loops over chunks: they become vector loops, or are left to LLVM, or are marked as scalar."""
+"""Vectorisation of loops over chunks: they become vector loops, are left to LLVM, or are marked as scalar."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from spirograd.transforms.simplification.dce import dce
 
 
 def vectorise(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace loops over chunks by vector loops where `analysis.loop_costs` decides so; set ``vectorise`` of the others.
+    """Replace loops over chunks by vector loops where `analysis.loop_costs` says so, and set ``vectorise`` of the others.
 
-    In a vector loop each iteration has a thread slot of its own. If its vectors begin at multiples of their lanes, the pool assigns
-    complete vectors: the bounds of a chunk are numbers of vectors then.
+    In a vector loop each iteration has a thread slot of its own. If vectors begin at multiples of their lanes, the pool assigns whole
+    vectors, so the bounds of a chunk count vectors.
     """
     rewriter = _Vectorise(kernel, ctx)
     new = rewriter.kernel(kernel)
@@ -67,7 +67,7 @@ class _Vectorise(ChunkLoopRewriter):
         return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, vectorise="no"), op.regions, op.loc, op.primal))
 
     def _runs_in_lanes(self, loop: ChunkLoop, plan: Uniformity) -> bool:
-        """Decide by the cost model, unless the options name the alternative. Note the alternative if it is worth a measurement."""
+        """Decide by the cost model, unless the options select the alternative. Record the alternative if it is worth a measurement."""
         gain = lane_gain(plan, has_masks(self.ctx.caps))
         alternative = NO_LANES if gain.runs_in_lanes else LANES
         if not gain.is_unsure or not is_exchangeable(loop.body, self.bodies):
