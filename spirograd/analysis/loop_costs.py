@@ -170,8 +170,9 @@ GUARD_STRIP = 4096
 # The number of iterations of a guarded nest that are listed before they run. Their values shall stay in the first-level cache.
 LISTED = 256
 # The least work of an iteration behind the guard for which a list is worth its time, in the units of `cost_of`: what a branch costs whose
-# outcome the CPU does not predict. Values of the guard that are listed, too, instead of being computed again.
-_LEAST_LISTED, MOST_KNOWN = 10, 6
+# outcome the CPU does not predict. The most values of the guard that are listed, too, instead of being computed again: stores of each test
+# cost more than the few loads and operations of those that pass.
+_LEAST_LISTED, MOST_KNOWN = 10, 1
 _UNSEEN = ("pure", "read", "structure")  # effects that change nothing
 _FREE_IN_LANES = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
