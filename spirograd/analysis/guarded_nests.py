@@ -25,8 +25,8 @@ _PROGRAM = frozenset(("tree", "array", "temps"))
 _Test = tuple[tuple[Op, ...], Op]
 # Loops with fewer iterations, if that number is constant, are no level of a nest, but a part of the body of one.
 _SHORT = 16
-# The most ranges of the innermost loop that are listed, and joined, before it runs.
-_MOST_RANGES = 64
+# The most ranges of the innermost loop that are listed, and joined, before it runs: the code that lists them is unrolled.
+_MOST_RANGES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)

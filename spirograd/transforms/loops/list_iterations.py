@@ -27,6 +27,11 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.loops.vector_loops import LaneBody, VectorLoop, list_passing, loop_over_blocks
 
 
+# A builder of the innermost loop, given its bounds and what it carries; one of the levels of a nest from some depth on.
+Innermost = Callable[[Op, Op, Sequence[Op]], Sequence[Op]]
+Deeper = Callable[[int, Sequence[Op], Innermost], Sequence[Op]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedNest:
     """A plan for ``nest``: which values of its guard, and of the independent part of an iteration, vary between iterations."""
@@ -110,8 +115,9 @@ class _Nest:
         count, *carried = self._over_ranges(state) if self.nest.most_ranges else self._level(0, state, self._list)
         return self._run(count, carried)
 
-    def _level(self, depth: int, state: Sequence[Op], innermost: Callable[[Op, Op, Sequence[Op]], Sequence[Op]]) -> Sequence[Op]:
-        """Build the levels of the nest from ``depth`` on, which carry ``state``. ``innermost`` builds the last one, given its bounds."""
+    def _level(self, depth: int, state: Sequence[Op], innermost: Innermost, deeper: Deeper | None = None) -> Sequence[Op]:
+        """Build the levels of the nest from ``depth`` on, which carry ``state``. ``innermost`` builds the last one, given its bounds,
+        ``deeper`` the others."""
         b, rewriter, level = self.b, self.rewriter, self.nest.levels[depth]
         if depth + 1 == len(self.nest.levels):
             begin, end = rewriter.args(level.op)[:2]
@@ -119,7 +125,7 @@ class _Nest:
 
         def inside(state: Sequence[Op]) -> Region:
             rewriter.visit_all(level.others)
-            return b.end(self._level(depth + 1, state, innermost))
+            return b.end((deeper or self._level)(depth + 1, state, innermost))
 
         if not level.is_loop:
             condition = rewriter.value(level.op.args[0])
@@ -135,26 +141,39 @@ class _Nest:
     # --- ranges of the innermost loop ---
 
     def _over_ranges(self, state: Sequence[Op]) -> Sequence[Op]:
-        """Build a loop over the ranges of the innermost loop, after one that lists them: those that follow each other are one."""
+        """Build a loop over the ranges of the innermost loop, after code that lists them: those that follow each other are one."""
         b = self.b
-        begins, ends = (SharedRef(f"{name}{self.number}", i32, self.nest.most_ranges) for name in ("begins", "ends"))
+        begins, ends = (SharedRef(f"{name}{self.number}", i32, self.nest.most_ranges + 1) for name in ("begins", "ends"))
 
         def note(begin: Op, end: Op, noted: Sequence[Op]) -> Sequence[Op]:
+            """Note a range without branches. Element 0 takes the ends of empty ranges before the first one."""
             count, last = noted
             some = b.emit(ops.lt, begin, end)
-            b.begin()
-            b.store(begins, count, begin)
-            follows = b.emit(ops.and_, b.emit(ops.eq, begin, last), b.emit(ops.gt, count, b.const(0)))
-            following = b.emit(ops.select, follows, count, b.emit(ops.add, count, b.const(1)))
-            b.store(ends, b.emit(ops.sub, following, b.const(1)), end)
-            then = b.end([following, end])
-            b.begin()
-            return b.if_(some, then, b.end(noted))
+            new = b.emit(ops.and_, some, b.emit(ops.or_, b.emit(ops.ne, begin, last), b.emit(ops.eq, count, b.const(0))))
+            following = b.emit(ops.add, count, b.const(1))
+            b.store(begins, following, begin)
+            count, last = b.emit(ops.select, new, following, count), b.emit(ops.select, some, end, last)
+            b.store(ends, count, last)
+            return [count, last]
 
-        count, _ = self._level(0, [b.const(0), b.const(0)], note)
+        count, _ = self._unrolled(0, [b.const(0), b.const(0)], note)
         number, *inner = b.begin(i32, *_types(state))
         body = b.end(self._list(b.load(begins, number), b.load(ends, number), inner))
-        return b.for_(b.const(0), count, state, body)
+        return b.for_(b.const(1), b.emit(ops.add, count, b.const(1)), state, body)
+
+    def _unrolled(self, depth: int, state: Sequence[Op], innermost: Innermost) -> Sequence[Op]:
+        """Build the levels from ``depth`` on, whose loops have constant bounds: LLVM computes the parts of the index that are constant."""
+        b, rewriter, level = self.b, self.rewriter, self.nest.levels[depth]
+        if not level.is_loop or depth + 1 == len(self.nest.levels):
+            return self._level(depth, state, innermost, self._unrolled)
+        index, *_ = level.body.params
+        rewriter.cloning += 1
+        for k in range(int(level.op.args[0].attr), int(level.op.args[1].attr)):
+            rewriter.env[index] = b.const(k, _dtype(index.type))
+            rewriter.visit_all(level.others)
+            state = self._unrolled(depth + 1, state, innermost)
+        rewriter.cloning -= 1
+        return state
 
     # --- guards ---
 
