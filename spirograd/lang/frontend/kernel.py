@@ -337,7 +337,9 @@ class Kernel(Staged, NearNames):
             _warn(session, recalled)
             return recalled, functools.partial(stored_traces.prepare_recalled, session)
         traced = self.trace(session, args, call.new_reads)
-        return traced, stored_traces.PrepareAndStore(session, stored_traces.entry_of(call, traced))
+        from spirograd.lang.frontend import trace_storing  # A process whose traces are in the cache stores none.
+
+        return traced, trace_storing.PrepareAndStore(session, trace_storing.entry_of(call, traced))
 
     def traced_part(self) -> str | None:
         """Return the statements that are traced, as text, if they are a part of the function; None for a kernel that is not what its source
