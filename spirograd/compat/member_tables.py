@@ -93,7 +93,7 @@ MAIN: Names = {
     **ARCHS,
     **LOG_LEVELS,
     "init": init,
-    "reset": facade.reset,
+    **several(facade, "reset sync"),
     **several(facade, "CPUWorkScheduling DeviceCapability dump_compile_config hex_to_rgb rgb_to_hex"),
     "sparse_matrix_builder": types.sparse_matrix_builder,
 }
@@ -104,7 +104,7 @@ _MISC: Names = {
     **HINTS,
     **several(api, "is_extension_supported is_extension_enabled"),
     "init": init,
-    "reset": facade.reset,
+    **several(facade, "reset sync"),
     "axes": axes,
     "loop_config": forms.loop_config,
     **several(facade, "get_runtime is_arch_supported adaptive_arch_select"),
