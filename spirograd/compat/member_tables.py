@@ -178,6 +178,7 @@ MODULES: dict[str, Names] = {
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
     "experimental": {"real_func": old_names.experimental_real_func},
+    "types.quant": {name: later.declared(f"types.quant.{name}", later.LATER_TYPES["quant"]) for name in ("int", "fixed", "float")},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
@@ -187,7 +188,6 @@ MODULES: dict[str, Names] = {
 EMPTY_MODULES: dict[str, str] = {
     **several_later("ui sparse"),
     "interop": "pass arrays of NumPy and torch to kernels directly",
-    "types.quant": later.LATER_TYPES["quant"],
 }
 
 _NOT_IN_GRAPHS = "graphs of launches have `Arg`, `ArgKind`, `GraphBuilder`; kernels with `graph=True` have loops and sections"
