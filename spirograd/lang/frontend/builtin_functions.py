@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Sized
+from typing import TypeGuard
 
 import numpy as np
 
@@ -51,10 +52,15 @@ def _reduce(method: str) -> Callable[[object], object]:
 
 def _items(x: object, what: str) -> list[object]:
     """Return the items of something whose length is known while compiling."""
-    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not isinstance(x, (Iterable, Matrix)):
+    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not (isinstance(x, Iterable) or _is_sequence(x)):
         hint = "" if isinstance(x, Value) else "write a loop"
         raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", hint)
     return list(x)
+
+
+def _is_sequence(x: object) -> TypeGuard[Iterable[object]]:
+    """Return whether Python iterates over ``x`` by its indices, since the class has no `__iter__`."""
+    return hasattr(type(x), "__getitem__")
 
 
 def _extremum(function: Callable[..., object], name: str) -> Callable[..., object]:
