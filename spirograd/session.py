@@ -480,6 +480,7 @@ def _language_options(config: Config, caps: Capabilities, of_device: Capabilitie
         config.unrolling_limit,
         prints_fixed=config.number_format == "fixed",
         ignores_sign_of_powers=config.negative_powers == "ignore_sign",
+        casts_float_bounds=config.float_bounds == "cast",
         group_size=config.default_gpu_block_dim,
         **options_of_device(of_device),
         detect_races=config.detect_races,
