@@ -87,8 +87,8 @@ def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     `gpu` (also as ``"gpu"``), of which the first that works is used; by default the CPU. The environment variable ``SG_ARCH`` overrides it.
     The other options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
-    Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
-    and for unknown options. The previous session then continues.
+    Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a
+    warning), and SpirogradOptionError, which is one, for unknown options. The previous session then continues.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
     wanted = gpu if wanted == "gpu" else wanted
