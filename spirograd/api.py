@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spirograd import kernel_coverage
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError, translate_by
 from spirograd.base.later import Later
@@ -146,7 +147,8 @@ def reset() -> None:
     """End the session: its fields, arrays and compiled kernels cannot be used any more."""
     translate_by(None)
     if context.has_session():
-        session = context.session()
+        session = running()
+        kernel_coverage.end_session(session.probes)
         context.set_session(None)
         session.close()
         root.reset()
