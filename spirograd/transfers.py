@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -98,18 +99,13 @@ class Transfers:
         return binding
 
     def _gradient(self, tensor: HasGradient, label: str) -> object:
-        """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
-        but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
+        """Return the gradient of a tensor that requires one: zeros, if it has none yet. Also for launches of kernels that are
+        differentiated later, but not where torch records nothing (`torch.no_grad()`). Arrays of other libraries bring theirs."""
         if not is_torch(tensor):
             return tensor.grad
         recording = sys.modules["torch"].is_grad_enabled()
-        if tensor.is_leaf or tensor.retains_grad:
-            if tensor.grad is None and (self.gradients or recording):
-                tensor.grad = tensor.detach().new_zeros(tensor.shape)
-            return tensor.grad
-        if not self.gradients:
-            return None
-        if recording:  # else it is the caller who hands the gradient on, as functions of torch's own do
+        inner = not (tensor.is_leaf or tensor.retains_grad)  # torch's reverse pass leaves its gradient empty
+        if inner and self.gradients and recording:  # else the caller hands the gradient on, as functions of torch's own do
             problem = f"{label}: this tensor is computed by torch from others, to which no gradient flows back"
             hint = "use `sg.ad.torch_function(kernel, ...)`, pass `t.detach()`, or call `t.retain_grad()` and hand `t.grad` on"
             if self.session.cfg.ad_broken_chain == "error":
@@ -117,9 +113,10 @@ class Transfers:
             if self.session.cfg.ad_broken_chain == "warn" and problem not in self.session.warned:
                 self.session.warned.add(problem)
                 logger.warning(render(problem, None, hint))
-        with warnings.catch_warnings():  # torch warns of reading a gradient that its own reverse pass leaves empty
-            warnings.simplefilter("ignore", UserWarning)
-            if tensor.grad is None:
+        with warnings.catch_warnings() if inner else contextlib.nullcontext():  # torch warns of reading such a gradient
+            if inner:
+                warnings.simplefilter("ignore", UserWarning)
+            if tensor.grad is None and (self.gradients or recording):
                 tensor.grad = tensor.detach().new_zeros(tensor.shape)
             return tensor.grad
 
