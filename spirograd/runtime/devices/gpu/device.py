@@ -40,6 +40,7 @@ from spirograd.runtime.devices.gpu.timer import GpuTimer
 from spirograd.runtime.devices.gpu.transfer import GpuTransfers
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
 
 if TYPE_CHECKING:
@@ -56,10 +57,11 @@ class Executable:
     """A loaded kernel: ``run(block, counts)`` launches its ``tasks`` and returns an error code.
 
     ``words``: the memory that ``run`` reads. ``nbytes``: the bytes of an argument block. ``usage``: the resources of each task.
-    ``by_address``: whether the argument block is too large for parameters, so that tasks get its address.
+    ``by_address``: whether the argument block is too large for parameters, so that tasks get its address. ``kept``: executables that the
+    functions belong to.
     """
 
-    __slots__ = ("__weakref__", "by_address", "name", "nbytes", "run", "tasks", "usage", "words")
+    __slots__ = ("__weakref__", "by_address", "kept", "name", "nbytes", "run", "tasks", "usage", "words")
 
     def __init__(
         self,
@@ -70,7 +72,9 @@ class Executable:
         tasks: Sequence[call.LaunchTask],
         usage: tuple[modules.Usage, ...],
         by_address: bool,
+        kept: object = None,
     ) -> None:
+        self.kept = kept
         self.name = name
         self.run = run
         self.words = words
@@ -343,6 +347,22 @@ class GpuDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return GpuTimer(self, self._code, self._context)
+
+    def stopwatch(self) -> QueryStopwatch[GpuDevice, Executable]:
+        """See `MeasuresLaunches`."""
+        return QueryStopwatch(self.task_timer())
+
+    def combine(self, executables: Sequence[Executable]) -> Executable:
+        """See `MeasuresLaunches`."""
+        first = executables[0]
+        tasks = [one.tasks[k] for k, one in enumerate(executables)]
+        usage = tuple([one.usage[k] for k, one in enumerate(executables)])
+        run, words = call.launcher(self._code, self._context, self._stream.place, tasks)
+        return Executable(first.name, first.nbytes, run, words, tasks, usage, first.by_address, executables)
+
+    def _is_timed(self) -> bool:
+        """Return False while another library records a graph on its stream, to which work goes."""
+        return not self._stream.is_capturing()
 
     def clock_hz(self) -> int | None:
         """See `HasClock`."""
