@@ -265,13 +265,14 @@ class Session:
     def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:
         """Compile ``kernel`` with an alternative to a decision of the cost model, or take it from the offline cache."""
         options = replace(options, alternative=name)
-        if self.cache is None:
-            return _compile_kernel(kernel, self.device.caps, options, _NOT_KEPT)
-        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
-        found = self.cache.get(key)
+        key = _NOT_KEPT if self.cache is None else kernel_key(kernel, self.device.caps, options, self.cache.code)
+        found = None if self.cache is None else self.cache.get(key)
         if found is None:
             found = _compile_kernel(kernel, self.device.caps, options, key)
-            self.cache.put(key, found)
+            if self.assembler is not None:  # Loading text would keep other threads from launching while the driver compiles it.
+                found = self.assembler.assemble(found)
+            if self.cache is not None:
+                self.cache.put(key, found)
         return found
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:

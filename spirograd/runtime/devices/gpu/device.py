@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
@@ -136,6 +137,7 @@ class GpuDevice(StreamedDevice):
         self._unloads = DeletionQueue(self._unload)  # Of these, when the device is idle: unloading waits for kernels.
         self._has_stack = False  # For functions that call themselves.
         self._setter: Executable | None = None  # Of the values of conditions.
+        self._assembly = threading.Lock()  # Held while the driver compiles, and while the device is closed.
         self._context = driver.context(features.ordinal)
         self._cache: CodeCache | None = None
         self._code = call.compiled(driver)
@@ -247,9 +249,26 @@ class GpuDevice(StreamedDevice):
         """Return cubins in place of PTX, see `Assembler.assemble`. Code objects of HIP are machine code already."""
         if not kernel.tasks:
             return kernel
-        with self._turn:
-            machine_code = [b if modules.is_machine_code(b) else self._driver.assemble(b, kernel.name) for b in kernel.binaries]
+        with self._assembly:  # In place of a turn: it takes long, and other threads launch meanwhile.
+            self._check()
+            try:
+                with self._current():
+                    machine_code = [b if modules.is_machine_code(b) else self._driver.assemble(b, kernel.name) for b in kernel.binaries]
+            except DeviceLost as error:
+                self._lose(error)
         return replace(kernel, binaries=tuple(machine_code))
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Make the context current in the thread, without a turn."""
+        entered = self._enter()
+        if entered < 0:
+            self._driver.check(-entered, "make the context current")
+        try:
+            yield
+        finally:
+            if entered:
+                self._driver.leave(entered)
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Load the kernel's machine code, or PTX.
@@ -546,7 +565,8 @@ class GpuDevice(StreamedDevice):
             with contextlib.suppress(SpirogradRuntimeError):
                 self._finish_all()
         self._stream.back()
-        self._destroy()
+        with self._assembly:
+            self._destroy()
 
     def _destroy(self) -> None:
         """Release all resources, whatever errors the driver reports; also after a constructor that failed half-way."""
@@ -573,4 +593,5 @@ class GpuDevice(StreamedDevice):
     def _abandon(self) -> None:
         super()._abandon()
         self._pool.exported.clear()
+        self._assembly = threading.Lock()
         self._trouble = self._driver.forked()
