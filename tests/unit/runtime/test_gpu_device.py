@@ -363,14 +363,8 @@ def test_other_threads_launch_while_the_driver_compiles(gpu, standin, monkeypatc
         return assemble(driver, image, name)
 
     monkeypatch.setattr(type(gpu._driver), "assemble", slow)
-    made, depths = [], []
-
-    def work():
-        depths.append(standin.depth)
-        made.append(gpu.assemble(compiled("count")))
-        depths.append(standin.depth)
-
-    thread = threading.Thread(target=work)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(gpu.assemble(compiled("count"))))
     thread.start()
     assert begun.wait(60)
     try:
@@ -380,7 +374,7 @@ def test_other_threads_launch_while_the_driver_compiles(gpu, standin, monkeypatc
     finally:
         end.set()
         thread.join()
-    assert made[0].binaries[0].startswith(b"\x7fELF") and depths[0] == depths[1]
+    assert made[0].binaries[0].startswith(b"\x7fELF")
 
 
 def test_threads(gpu, standin, compiled):
