@@ -51,9 +51,7 @@ class _Vectorise(ChunkLoopRewriter):
         bodies = [self.region(op.regions[1]), *op.regions[2:]]
         if self.chunks.unit > 1:
             bodies = [_in_units(body, self.chunks.unit) for body in bodies]
-        if self.alternatives:
-            self.chunks = replace(self.chunks, alternatives=tuple(sorted(self.alternatives)))
-        attr = op.attr if self.chunks == op.attr.chunks else replace(op.attr, chunks=self.chunks)
+        attr = replace(op.attr, chunks=self.chunks, alternatives=tuple(sorted(self.alternatives)))
         return self.b.append(Op(op.code, op.type, (), attr, (op.regions[0], *bodies), op.loc))
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
