@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST = {
     "aot": 10,
     "base": 27,
-    "compat": 2,
     "derivatives": 2,
     "interop": 32,
     "ir": 10,
