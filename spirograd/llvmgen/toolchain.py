@@ -30,8 +30,9 @@ SLP_LIMIT = 1500
 # For modules with more instructions, level 1 runs only a few passes: see `_clean`. In smaller ones, such as loops over the neighbours of
 # particles, the other passes save a tenth of the time of a step (Genesis' SPH) and take milliseconds.
 _FEW_INSTRUCTIONS = 1000
-# Gathers: one load for each lane is a tenth faster on CPUs whose gathers are slow for the sake of security.
-_NO_GATHER = ",+prefer-no-gather"
+# Gathers: one load for each lane is a tenth faster on CPUs whose gathers are slow, by design (AMD) or for the sake of security (Intel up
+# to the 11th generation). Later server CPUs of Intel have arithmetic in f16, and sum up neighbours in half the time if they gather.
+_NO_GATHER, _GATHERS_FAST = ",+prefer-no-gather", "+avx512fp16"
 # An LLJIT keeps 9 KiB of each library for ever, even after it is unloaded, and is freed only with its last library (LLVM 22). Therefore
 # libraries share one, which takes 170 KiB, in groups of this size.
 _LIBRARIES_PER_JIT = 64
@@ -167,7 +168,7 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
     allowed = max(options.opt_level, 0) if options.optimize else 0
     level = min(allowed, need)
     features = caps.cpu_features
-    if need <= 1 and "+avx2" in features:
+    if need <= 1 and "+avx2" in features and _GATHERS_FAST not in features.split(","):
         features += _NO_GATHER
     machine = _target_machine(caps.cpu_name, features, min(allowed, max(need, 1)))
     with closing(parse(text, machine)) as module:

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from spirograd.analysis.exchangeable import is_exact
 from spirograd.analysis.group_values import GroupValues
 from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks, strided_factor
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, unsigned
-from spirograd.base.records import dataclass
+from spirograd.base.options import SINGLY
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
@@ -61,21 +63,31 @@ class _LowerTasks(Rewriter):
     def _task(self, op: Op) -> Op:
         size = group_size(op, self.ctx.caps, self.ctx.options)
         self.b.begin()
-        coarsening = 1
+        coarsening, alternatives = 1, op.attr.alternatives
         if op.attr.kind == "serial":
             self._serial(op)
         elif op.attr.grouped:
             self._groups(op, size)
         else:
-            coarsening, apart, along = coarsening_factor(op, size, self.ctx.caps), 1, None
-            if coarsening == 1:
-                coarsening, apart = strided_factor(op, size, self.ctx.caps), size
-            if coarsening == 1:
-                along = row_blocks(op, size, self.ctx.caps)
+            coarsening, apart, along = self._coarsening(op, size)
+            if alternatives and max(coarsening, along.factor if along else 1) > 1 and is_exact(op.regions[1]):
+                alternatives = (*alternatives, SINGLY)
+                if self.ctx.options.alternative == SINGLY:
+                    coarsening, along = 1, None
             self._range(op, size, coarsening, apart, along)
             coarsening = coarsening if along is None else along.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
+        attr = replace(attr, alternatives=alternatives)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
+
+    def _coarsening(self, op: Op, size: int) -> tuple[int, int, RowBlocks | None]:
+        """Return how many iterations an invocation runs at a time, and their distance; or 1, 1 and the blocks of rows, if any."""
+        caps = self.ctx.caps
+        factor = coarsening_factor(op, size, caps)
+        if factor > 1:
+            return factor, 1, None
+        factor = strided_factor(op, size, caps)
+        return (factor, size, None) if factor > 1 else (1, 1, row_blocks(op, size, caps))
 
     def _serial(self, op: Op) -> None:
         b = self.b
