@@ -1,4 +1,4 @@
-"""Sizes of workgroups: the alternatives to the default among which measurements choose, and the size that the options select."""
+"""Sizes of workgroups: alternatives to the default that measurements may choose, and the one that the options name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# The number of workgroups of a task that has many times as many iterations. They fill large GPUs, and stride over the range.
+# The workgroups of a task whose iterations are many times as many: they fill large GPUs, and stride.
 _FEW = 1024
 
 
 def size_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Record alternatives for tasks whose workgroups have the default size, if every size gives the same bits."""
+    """Note the alternatives of tasks whose workgroups have the default size, if any size gives the same bits."""
     return _SizeGroups(kernel, ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
 
