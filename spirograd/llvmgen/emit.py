@@ -122,7 +122,7 @@ def optimisation_need(kernel: Kernel) -> int:
     if not tasks or any(op.attr.grouped or any(loops_of(op, op.regions[1])) for op in tasks):
         return 3
     bodies = [op.regions[0] for task in tasks for op in task.regions[1].walk() if _is_vector_loop(op)]
-    if any(op.attr.chunks.unit > 1 for op in tasks) or any(_rereads(body) or _loads_parts(body) or ops.store_compressed in body.codes for body in bodies):
+    if any(op.attr.chunks.unit > 1 for op in tasks) or any(map(_needs_passes, bodies)):
         return 1
     once = [op for task in kernel.body.ops[:-1] for op in _runs_once(task)]
     return 1 if any(op.code in (ops.for_, ops.while_) for op in once) or any(len(op.regions) > 2 for op in tasks) else 0
@@ -138,6 +138,10 @@ def _runs_once(task: Op) -> Iterator[Op]:
         return task.regions[0].walk()
     outside = [op for op in task.regions[1].ops if not any(map(_is_vector_loop, (op, *[o for r in op.regions for o in r.walk()])))]
     return chain(task.regions[0].walk(), outside, *[region.walk() for op in outside for region in op.regions])
+
+
+def _needs_passes(body: Region) -> bool:
+    return ops.store_compressed in body.codes or _rereads(body) or _loads_parts(body)
 
 
 def _rereads(body: Region) -> bool:
