@@ -16,10 +16,10 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi, newpassmanagers
 
-from spirograd.base.caps import Capabilities
+from spirograd.base.caps import COMMON, Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.llvmgen import vector_math
 
 P = ParamSpec("P")
@@ -98,24 +98,12 @@ def host_caps() -> Capabilities:
     """Return the capabilities of this machine."""
     _target()
     features = llvm.get_host_cpu_features().flatten()
-    return Capabilities(
+    return replace(
+        COMMON,
         target_name="cpu",
-        int8=True,
-        int16=True,
-        int64=True,
-        float16=True,
-        float64=True,
-        storage8=True,
-        storage16=True,
         atomic_narrow=True,
-        atomic_int64=True,
-        atomic_f32_add=True,
         atomic_f32_minmax=True,
-        atomic_f64_add=True,
         atomic_f64_minmax=True,
-        atomic_cas=True,
-        buffer_address=True,
-        subgroup_ballot=True,
         max_allocation=_memory_size(),
         toolchain=version(),
         cpu_name=llvm.get_host_cpu_name(),

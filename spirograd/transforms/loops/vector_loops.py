@@ -1,9 +1,9 @@
-"""Build vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
+"""Vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
 
-Values that are the same in all lanes stay scalars. The last block of iterations may have spare lanes: these repeat the computation of the
-first lane, and have no effects, so one copy of the body suffices. CPUs without masked loads and stores run the last iterations one by one.
+Values that are uniform across lanes stay scalars. The last block of iterations may have spare lanes: they repeat the computation of the
+first lane without effects, so one copy of the body suffices. CPUs without masked loads and stores run the last iterations one by one.
 
-If few iterations pass a guard, they are listed first, strip by strip (stream compaction), and those that pass fill whole vectors.
+If few iterations pass a guard, the passing ones are listed first, strip by strip (stream compaction), so that they fill whole vectors.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from spirograd.transforms.loops.grouped_values import GroupedValues
 from spirograd.transforms.loops.lane_control import LaneControl
 from spirograd.transforms.loops.lane_values import LaneValues
 
-# Operations whose values in the first lane are computed beside the vectors, if they grow evenly from lane to lane.
+# Operations whose values in the first lane are also computed as scalars, if they grow by a constant from lane to lane.
 _EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorLoop:
     """A plan of a vector loop: ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of the
-    functions that have vector forms. ``ranges``: ranges of integers from outside of the loop."""
+    functions with vector forms. ``ranges``: ranges of integers from outside of the loop."""
 
     plan: Uniformity
     reductions: Sequence[Reduction]
@@ -52,11 +52,11 @@ class LaneBody:
         self._groups = None if plan.groups is None else GroupedValues(self.v, plan.groups)
 
     def take_part(self, slots: Op, full: Op) -> None:
-        """Use ``slots`` lanes, an i64. ``full``: whether these are all."""
+        """Use ``slots`` lanes, an i64. ``full``: whether these are all lanes."""
         self.v.slots, self.v.full = slots, full
 
     def block(self, first: Op, end: Op | None, stride: Op, listed: Sequence[SharedRef], carried: Sequence[Op]) -> Sequence[Op]:
-        """Build the iterations from ``first`` on, up to ``end`` (None: there is one for each lane). Return their results.
+        """Build the iterations from ``first`` on, up to ``end`` (None: each lane has an iteration). Return their results.
 
         ``listed``: local memory that holds their indices, and values that they take after the ``carried`` ones.
         """
@@ -70,7 +70,7 @@ class LaneBody:
         return [v.choose(v.mask, new, old) for new, old in zip(values, carried)]
 
     def _number_lanes(self, first: Op, end: Op | None, stride: Op, listed: Sequence[SharedRef]) -> None:
-        """Set the indices of the lanes, from that of the first, and the mask of the lanes that have an iteration."""
+        """Set the indices of the lanes, given the index of the first one, and the mask of the lanes that have an iteration."""
         v, index = self.v, self.v.plan.index
         assert isinstance(index.type, DType)
         numbers = v.numbers(range(v.lanes), index.type)
@@ -177,7 +177,7 @@ class _Loop:
         return [self.body.v.splat(self.b.const(r.start, r.dtype)) for r in self.loop.reductions]
 
     def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, where blocks cannot overflow."""
+        """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, in which the last block cannot overflow."""
         begin, end = (self.b.cast(bound, i64) for bound in (begin, end))
         if self.loop.plan.guard is not None:
             values = self._strips(begin, end, self.loop.plan.guard)
@@ -194,7 +194,7 @@ class _Loop:
         return self._totals(values, initial)
 
     def unmasked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Build a loop over full vectors, then one over the remaining iterations."""
+        """Build a loop over full vectors, then a loop over the remaining iterations."""
         b, first, last = self.b, self.b.cast(begin, i64), self.b.cast(end, i64)
         zero = b.const(0, i64)
         steps = b.emit(ops.max_, b.emit(ops.and_, b.emit(ops.sub, last, first), b.const(-self.loop.lanes, i64)), zero)
@@ -221,7 +221,7 @@ class _Loop:
     # --- guarded loops ---
 
     def _strips(self, begin: Op, end: Op, guard: Uniformity) -> Sequence[Op]:
-        """Build a loop over strips, whose iterations that pass ``guard`` are listed, then run."""
+        """Build a loop over strips, which lists the iterations that pass ``guard``, then runs them."""
         b, listed = self.b, SharedRef("listed", i32, GUARD_STRIP + self.loop.lanes)
 
         def strip(first: Op, *old: Op) -> Sequence[Op]:
@@ -245,7 +245,7 @@ class _Loop:
 
 
 class _OneByOne(Rewriter):
-    """A copy of the body of a loop, for iterations one after the other, which use the thread slot of the first lane of ``slots``."""
+    """A copy of the body of a loop for single iterations, which use the thread slot of the first lane of ``slots``."""
 
     def __init__(self, slots: Op) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Vectorisation of loops over chunks: they become vector loops, or are left to LLVM, or are marked as scalar."""
+"""Vectorisation of loops over chunks: they become vector loops, are left to LLVM, or are marked as scalar."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from spirograd.transforms.simplification.dce import dce
 
 
 def vectorise(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace loops over chunks by vector loops where `analysis.loop_costs` decides so; set ``vectorise`` of the others.
+    """Replace loops over chunks by vector loops where `analysis.loop_costs` says so, and set ``vectorise`` of the others.
 
-    In a vector loop each iteration has a thread slot of its own. If its vectors begin at multiples of their lanes, the pool assigns
-    complete vectors: the bounds of a chunk are numbers of vectors then.
+    In a vector loop each iteration has a thread slot of its own. If vectors begin at multiples of their lanes, the pool assigns whole
+    vectors, so the bounds of a chunk count vectors.
     """
     rewriter = _Vectorise(kernel, ctx)
     new = rewriter.kernel(kernel)
@@ -51,9 +51,7 @@ class _Vectorise(ChunkLoopRewriter):
         bodies = [self.region(op.regions[1]), *op.regions[2:]]
         if self.chunks.unit > 1:
             bodies = [_in_units(body, self.chunks.unit) for body in bodies]
-        if self.alternatives:
-            self.chunks = replace(self.chunks, alternatives=tuple(sorted(self.alternatives)))
-        attr = op.attr if self.chunks == op.attr.chunks else replace(op.attr, chunks=self.chunks)
+        attr = replace(op.attr, chunks=self.chunks, alternatives=tuple(sorted(self.alternatives)))
         return self.b.append(Op(op.code, op.type, (), attr, (op.regions[0], *bodies), op.loc))
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
@@ -94,7 +92,7 @@ class _Vectorise(ChunkLoopRewriter):
         return frozenset([f.name for f in self.functions if has_vector_forms(f)])
 
     def _runs_in_lanes(self, loop: ChunkLoop, plan: Uniformity) -> bool:
-        """Decide by the cost model, unless the options name the alternative. Note the alternative if it is worth a measurement."""
+        """Decide by the cost model, unless the options select the alternative. Record the alternative if it is worth a measurement."""
         gain = lane_gain(plan, has_masks(self.ctx.caps))
         alternative = NO_LANES if gain.runs_in_lanes else LANES
         if not gain.is_unsure or not is_exchangeable(loop.body, self.bodies):
