@@ -115,13 +115,14 @@ def optimisation_need(kernel: Kernel) -> int:
 
     If all its parallel loops are vector loops, level 1 gives the same code as level 3. If the rest of its code runs once, level 0 suffices:
     without other loops, passes over IR that was simplified before cost much and gain nothing. Exceptions are vector loops that load an
-    invariant address in each iteration, or that take every n-th element of loaded vectors: those share masks.
+    invariant address in each iteration, that take every n-th element of loaded vectors, which share masks, or that list iterations, for
+    which scalar code is around.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "chunks"]
     if not tasks or any(op.attr.grouped or any(loops_of(op, op.regions[1])) for op in tasks):
         return 3
     bodies = [op.regions[0] for task in tasks for op in task.regions[1].walk() if _is_vector_loop(op)]
-    if any(op.attr.chunks.unit > 1 for op in tasks) or any(_rereads(body) or _loads_parts(body) for body in bodies):
+    if any(op.attr.chunks.unit > 1 for op in tasks) or any(map(_needs_passes, bodies)):
         return 1
     once = [op for task in kernel.body.ops[:-1] for op in _runs_once(task)]
     return 1 if any(op.code in (ops.for_, ops.while_) for op in once) or any(len(op.regions) > 2 for op in tasks) else 0
@@ -137,6 +138,10 @@ def _runs_once(task: Op) -> Iterator[Op]:
         return task.regions[0].walk()
     outside = [op for op in task.regions[1].ops if not any(map(_is_vector_loop, (op, *[o for r in op.regions for o in r.walk()])))]
     return chain(task.regions[0].walk(), outside, *[region.walk() for op in outside for region in op.regions])
+
+
+def _needs_passes(body: Region) -> bool:
+    return ops.store_compressed in body.codes or _rereads(body) or _loads_parts(body)
 
 
 def _rereads(body: Region) -> bool:
