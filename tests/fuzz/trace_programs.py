@@ -184,7 +184,7 @@ CATALOGUE = {
         number, "s += helper.fK(x[i])", lambda v, x: x * float(v), helper="GK = V\n@sg.func\ndef fK(v):\n    return v * GK"
     ),
     "an imported name": Ingredient(number, "s += hK", _plain, "from helper import GK as hK", helper="GK = V"),
-    "a type": Ingredient(element, "w: TK = x[i] * 1.5\ns += w", _element, "TK = V"),
+    "a type": Ingredient(element, "wK: TK = x[i] * 1.5\ns += wK", _element, "TK = V"),
     "a cast": Ingredient(element, "s += sg.cast(x[i] * 1.5, TK)", _element, "TK = V"),
     "the type of a parameter": Ingredient(
         element, "s += fK(x[i] * 1.5)", _element, "@sg.real_func\ndef fK(v: V) -> V:\n    return v"
