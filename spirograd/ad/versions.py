@@ -33,12 +33,13 @@ T = TypeVar("T")
 
 
 class Stored:
-    """A field or ndarray. Its parts are its slices along one axis; a sparse field, and memory without axes, has none."""
+    """A field or ndarray. Its parts are its slices along one axis; a sparse field, a field whose components have no common layout, and
+    memory without axes have none."""
 
     def __init__(self, name: str, storage: FieldOrArray) -> None:
         self.name = name
         self.storage = storage
-        self._shape = () if storage.sparse_path is not None else storage.shape
+        self._shape = () if storage.sparse_path is not None or storage.lies_apart else storage.shape
         self._origin: Sequence[int] = () if isinstance(storage, Ndarray) else storage.origin
         self._parts_are_bytes: dict[int, bool] = {}  # by axis
 

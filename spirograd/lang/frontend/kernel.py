@@ -354,7 +354,8 @@ class Kernel(Staged, NearNames):
         assert self._signature is not None
         where = self.source()
         with span(f"trace {self.function.__name__}", "compile"):
-            traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, self._language(session), new_reads)
+            returns, language = self._signature.return_annotation, self._language(session)
+            traced = trace_kernel(where, self._parameters, returns, args, language, new_reads, session.probes)
         _warn(session, traced)
         return traced
 

@@ -345,6 +345,8 @@ def field_text(field: ScalarField | MatrixField, laid_out: bool | None = None) -
     text = f"{type(field).__name__} {field.key} {field.role} {field.dtype} {field.element_shape} {field.needs_grad} {field.needs_dual}"
     if not laid_out:
         return f"open {text}"
+    if isinstance(field, MatrixField) and field.by_components:
+        raise Unrecordable(f"it uses the field `{field.name}`, whose components have layouts of their own")
     if field.sparse_path or field.hidden or field.tree.regions is not None:
         raise Unrecordable(f"it uses the field `{field.name}` of a sparse tree")
     place = f"{field.tree.id} {field.shape} {field.origin} {field.decode()} {field.addresses} {field.layout}"

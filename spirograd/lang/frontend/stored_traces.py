@@ -212,10 +212,10 @@ def _replayed(call: Call, entry: Row) -> RecalledTrace:
     for number, name, text in entry["fields"]:
         field = values.objects[number]
         assert isinstance(field, ScalarField)
+        if field_text(field) != text or (name is not None and repr(field.refs()) != name):
+            raise Differs
         if name is not None:
             fields[field.refs()] = field
-        if (name is not None and repr(field.refs()) != name) or field_text(field) != text:
-            raise Differs
     ir = call.session.stored_trace(entry["ir"])
     if ir is None:
         raise Differs
