@@ -230,11 +230,13 @@ _EVALUATED = {number, small, boolean, sequence, table, pair}
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a program: ingredients by name, with their values as text. ``blank``: lines before the program; ``size``: of `x`."""
+    """A version of a program: ingredients by name, with their values as text. ``blank``: lines before the program; ``size``: of `x`;
+    ``zeros``: whether `x` is left as it is, so that the kernel gives fields their layout."""
 
     ingredients: tuple[tuple[str, str], ...]
     blank: int = 0
     size: int = 4
+    zeros: bool = False
 
     def files(self) -> tuple[str, str]:
         """The program and the module that it imports."""
@@ -249,6 +251,7 @@ class Version:
         program = PROGRAM.format(
             blank="\n" * self.blank,
             size=self.size,
+            first="" if self.zeros else f"x.from_numpy((np.arange({self.size}) * 0.75).astype(np.float32))",
             lines="\n".join(parts["lines"]),
             early=_indented(["pass", *parts["early"]], 8),
             init=_indented(["pass", *parts["init"]], 12),
@@ -262,7 +265,7 @@ class Version:
 
     def expected(self) -> np.ndarray:
         """What the kernel writes, in f64."""
-        x = np.arange(self.size) * 0.75
+        x = np.arange(self.size) * (0.0 if self.zeros else 0.75)
         total = np.zeros(self.size)
         for name, value in self.ingredients:
             ingredient = CATALOGUE[name]
@@ -331,7 +334,7 @@ def make({closures}):
                 y[i] = s
     return Model()
 
-x.from_numpy((np.arange({size}) * 0.75).astype(np.float32))
+{first}
 make({held}).run({passed})
 result = y.to_numpy()
 """
@@ -366,7 +369,8 @@ class Program:
 def write(seed: int) -> Program:
     """The program of a seed: some versions, each an edit of an earlier one."""
     r = random.Random(seed)
-    first = Version(tuple([(name, CATALOGUE[name].draw(r)) for name in r.choices(list(CATALOGUE), k=r.randrange(3, 8))]))
+    names = r.choices(list(CATALOGUE), k=r.randrange(3, 8))
+    first = Version(tuple([(name, CATALOGUE[name].draw(r)) for name in names]), zeros=r.random() < 0.3)
     versions = [first]
     for _ in range(r.randrange(4, 7)):
         versions.append(edited(r.choice([versions[-1], versions[-1], r.choice(versions)]), r))
