@@ -32,6 +32,7 @@ class Config:
     detect_races: bool = False
     overflow: str = "error"
     negative_powers: str = "truncate"
+    float_bounds: str = "error"
     number_format: str = "shortest"
     fast_math: bool = True
     fuse_tasks: bool = True
@@ -100,6 +101,7 @@ WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name 
 # The allowed values of options with a fixed set of values, by name.
 _CHOICES = {
     "ad_broken_chain": ("error", "warn", "ignore"),
+    "float_bounds": ("error", "cast"),
     "negative_powers": ("truncate", "ignore_sign"),
     "number_format": ("shortest", "fixed"),
     "overflow": ("error", "warn"),

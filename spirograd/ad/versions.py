@@ -128,6 +128,10 @@ class Saved:
             return self._copy_memory.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
         return context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
 
+    def byte_ranges(self) -> list[tuple[int, int]] | None:
+        """Return the offsets and numbers of the bytes that were copied, in this order; None if the elements do not lie densely."""
+        return [(block.offset, block.span) for block in self._view.blocks] if _are_bytes(self._view) else None
+
     def free(self) -> None:
         """Give the memory of the copy back. The copy cannot be used any more."""
         if self._copy is not None and self._copy_memory is not None:

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32, i64, u32, u64
-from spirograd.base.options import CompileOptions
+from spirograd.base.options import FEW_GROUPS, GROUP_SIZES, CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
+# Invocations of a workgroup whose subgroups run groups of their own.
+_TOGETHER = 128
+_IN_GROUPS = ops.TILES | {ops.workgroup_barrier}
 # Operations of a body of which an invocation runs several iterations at a time. Longer bodies would take too many registers. H200, 128M
 # f32: a sine, an exponential and a logarithm (70 operations) take 0.60 ms one by one, 0.38 ms four at a time.
 _LONGEST = 96
@@ -21,6 +24,8 @@ _LONGEST = 96
 _STRIDED, _LONGEST_STRIDED = 4, 48
 # The most iterations of an invocation at a time.
 MOST_AT_A_TIME = 8
+# Few workgroups run at least this number of iterations each, one after the other, or are no alternative.
+_MANY_TIMES = 4
 # Blocks in a row. Those at its ends may not be full, and run their iterations one by one.
 _WIDE = 16
 
@@ -31,6 +36,27 @@ def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     if task.attr.kind == "serial":
         return 1
     return max(1, min(task.attr.group_size or options.group_size or _DEFAULT, caps.max_group_size))
+
+
+def groups_together(task: Op, size: int, caps: Capabilities) -> int:
+    """Return how many groups of ``size`` of a grouped task share a workgroup: several if each is a subgroup that uses neither shared memory
+    nor barriers of the group, since a multiprocessor holds more workgroups of 128 than a quarter as many of 32 (32 each on NVIDIA)."""
+    alone = not caps.target.subgroups_in_order or not caps.subgroup_read or size != caps.subgroup_size
+    if alone or any(op.code in _IN_GROUPS or isinstance(ref_of(op), SharedRef) for op in task.regions[1].walk()):
+        return 1
+    return max(1, min(_TOGETHER, caps.max_group_size) // size)
+
+
+def group_alternatives(task: Op, caps: Capabilities, few: int) -> tuple[str, ...]:
+    """Return the alternatives to workgroups of the default size for a range task: sizes that its iterations fill, and ``few`` workgroups
+    that stride, where there would be many times as many."""
+    begin, end = task.regions[0].results[:2]
+    known = begin.code is ops.const and end.code is ops.const
+    count = end.attr - begin.attr if known else math.inf
+    default = min(_DEFAULT, caps.max_group_size)
+    names = [name for name, size in GROUP_SIZES.items() if size <= caps.max_group_size and size != default and size < count]
+    strides = not caps.cpu_driver and not task.attr.reductions and count >= _MANY_TIMES * few * default
+    return (*names, FEW_GROUPS) if strides else tuple(names)
 
 
 def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:

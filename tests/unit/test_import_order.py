@@ -90,7 +90,9 @@ LATE = {
     ("session", "spirograd.compiler"),
     ("session", "spirograd.runtime.profiling"),
     ("session", "spirograd.runtime.tuning"),
+    ("lang", "spirograd.lang.frontend.recorded_reads"),
     ("lang", "spirograd.lang.frontend.stored_traces"),
+    ("lang", "spirograd.lang.frontend.trace_storing"),
     ("api", "spirograd.derivatives.gradient"),
     ("api", "spirograd.ad.replay"),
 }

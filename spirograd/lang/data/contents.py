@@ -67,6 +67,10 @@ class Contents(Exported):
         else:
             numpy_transfer.fill(self.tree.allocation, self.view, element)
 
+    def clear_memory(self) -> None:
+        """Set all elements to zero, like `fill`, while there is no recorder."""
+        numpy_transfer.fill(self.tree.allocation, self.view, 0.0)
+
     def copy_from(self, other: object) -> None:
         """Copy the contents of ``other``, a field or an array of the same shape.
 

@@ -268,7 +268,7 @@ class ScalarField(Contents, Field):
     @property
     def components(self) -> int:
         """The number of scalars per element."""
-        return math.prod(self.element_shape)
+        return math.prod(self.element_shape) if self.element_shape else 1
 
     @property
     def placed(self) -> bool:

@@ -21,6 +21,7 @@ from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.driver_faults import FLIGHT
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
@@ -187,6 +188,16 @@ class VulkanDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return VulkanTimer(self, self._features.physical, self._family, partial(VulkanDevice.launch, self))
+
+    def stopwatch(self) -> QueryStopwatch[VulkanDevice, Executable]:
+        """See `MeasuresLaunches`."""
+        return QueryStopwatch(self.task_timer())
+
+    def combine(self, executables: Sequence[Executable]) -> Executable:
+        """See `MeasuresLaunches`."""
+        combined = Executable(executables[0].name, tuple([one.tasks[k] for k, one in enumerate(executables)]), executables)
+        combined.text = executables[0].text
+        return combined
 
     # --- streams ---
 

@@ -18,13 +18,15 @@ _COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
 
 
 class Executable:
-    """A loaded kernel: the pipeline and the grid (see `grid_limits`) of each task. ``text``: its name and place, for messages."""
+    """A loaded kernel: the pipeline and the grid (see `grid_limits`) of each task. ``text``: its name and place, for messages. ``kept``:
+    executables that the pipelines belong to."""
 
-    __slots__ = ("__weakref__", "name", "tasks", "text")
+    __slots__ = ("__weakref__", "kept", "name", "tasks", "text")
 
-    def __init__(self, name: str, tasks: tuple[tuple[vk.ffi.CData, int, int, int], ...]) -> None:
+    def __init__(self, name: str, tasks: tuple[tuple[vk.ffi.CData, int, int, int], ...], kept: object = None) -> None:
         self.name = name
         self.tasks = tasks
+        self.kept = kept
         self.locate(None)
 
     def locate(self, loc: Loc | None) -> None:
