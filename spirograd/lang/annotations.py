@@ -156,9 +156,9 @@ class MatrixType(AggregateType):
         """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
-    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
-        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
-        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
+    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False, *, fill: object = None) -> ndarrays.Ndarray:
+        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual``, ``fill`` are the options of `ndarray`."""
+        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual, fill=fill)
 
     def tensor(self, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
         """Make a tensor of this type; the options are those of `tensor`."""
