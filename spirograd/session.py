@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from spirograd import kernel_coverage
 from spirograd.base import knobs, spans
 from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import CompiledKernel, Stage
@@ -112,6 +113,7 @@ class Session:
         self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
+        self.probes = kernel_coverage.new_probes()
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
         self.bandwidth: float | None = None  # bytes a second of copies, once that was measured
@@ -189,8 +191,14 @@ class Session:
         return self._loaded(compiled, lambda: kernel, options, functools.partial(_locations, kernel, compiled), compilation)
 
     def keeps_traces(self) -> bool:
-        """Whether the offline cache keeps traces of kernels. It does not where stages are shown or replaced."""
-        return self.cache is not None and not self.caps.target.interpreted and not self._shows_stages() and not knobs.get("SG_OVERRIDE")
+        """Whether the offline cache keeps traces of kernels. It does not where stages are shown or replaced, or coverage is measured."""
+        return (
+            self.cache is not None
+            and self.probes is None
+            and not self.caps.target.interpreted
+            and not self._shows_stages()
+            and not knobs.get("SG_OVERRIDE")
+        )
 
     def name_of_trace(self, text: str) -> str:
         """The name of a trace in the offline cache: what it depends on of device, options and compiler, and ``text``."""
@@ -484,6 +492,7 @@ def _language_options(config: Config, caps: Capabilities, of_device: Capabilitie
         config.unrolling_limit,
         prints_fixed=config.number_format == "fixed",
         ignores_sign_of_powers=config.negative_powers == "ignore_sign",
+        casts_float_bounds=config.float_bounds == "cast",
         group_size=config.default_gpu_block_dim,
         **options_of_device(of_device),
         detect_races=config.detect_races,
