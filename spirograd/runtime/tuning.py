@@ -205,7 +205,6 @@ class Tuning:
 
     def compile_candidates(self) -> None:
         """Compile and load the alternatives that are wanted, and begin to measure them. For the thread of the tuner."""
-        launcher = self._tuner.launcher
         for name in sorted(self._requested - set(self._candidates)):
             if self._tuner.closed:
                 return
@@ -345,8 +344,8 @@ class Tuner:
     def close(self) -> None:
         """Measure nothing more, and have the thread end after the kernel that it compiles. Waits until the device has loaded that, if it
         does, but not until it is compiled."""
+        self.closed = True
         with self._loading, self._changed:
-            self.closed = True
             self._waiting.clear()
             self._changed.notify_all()
         atexit.unregister(self.stopwatch.close)
