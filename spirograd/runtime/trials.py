@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from statistics import median
 from typing import Generic, TypeVar
 
 from spirograd.base.device import Measurement
@@ -35,6 +34,12 @@ SPREAD = 1.3
 # Candidates that take this many times as long as the best one run no more, by the number of rounds so far. After one round, other work of
 # the machine may be the cause.
 DROPPED = {2: 4.0, 3: 1.5}
+
+
+def median(times: Sequence[int]) -> float:
+    """Return the median. The import of `statistics` would take longer than that of the rest of the tuner."""
+    ordered, middle = sorted(times), len(times) // 2
+    return ordered[middle] if len(times) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 class Trial(Generic[E]):
