@@ -22,7 +22,6 @@ from spirograd.runtime import builtins
 from spirograd.runtime.devices import posix_clock, windows_clock
 from spirograd.runtime.devices.vulkan import call_code
 from spirograd.runtime.devices.vulkan import call_words as layout
-from spirograd.runtime.devices.vulkan.api import number
 from spirograd.runtime.devices.vulkan.dispatch import Executable, workgroups
 from spirograd.runtime.devices.vulkan.stream import Stream
 
@@ -68,10 +67,7 @@ def connect(stream: Stream, cache: CodeCache | None) -> CallCode | None:
             if not _code:
                 _code.append(_compiled(cache))
     code = _code[0]
-    if code is not None and stream.advance is None:
-        stream.words[layout.LAYOUT // 8] = number(stream.layout)
-        stream.advance = code.finish.function(ctypes.addressof(stream.words))
-    return code
+    return code if code is not None and stream.connect(code.finish.function) else None
 
 
 class Prepared:

@@ -127,19 +127,30 @@ class Stream:
         self._wait_info = struct("VkSemaphoreWaitInfo", semaphoreCount=1, pSemaphores=self._semaphore, pValues=self._wanted)
         self._counter = ffi.new("uint64_t*")
         self._region = ffi.new("VkBufferCopy*")
+
+    def connect(self, finisher: Callable[[int], Callable[[], int]]) -> bool:
+        """Have compiled code record and wait. ``finisher``: makes `advance` from the address of the words. Returns False if functions of
+        the driver have been replaced by functions of Python."""
+        if self.advance is not None:
+            return True
         words = {
             layout.BEGIN_INFO: self._begin_info, layout.BARRIER: self.barrier, layout.HOST_BARRIER: self._host_barrier,
             layout.COUNTER: self._counter, layout.DEVICE: self.device, layout.QUEUE: self._queue, layout.SEMAPHORE: self._semaphore[0],
+            layout.LAYOUT: self.layout,
             layout.BEGIN: self.fn.BeginCommandBuffer, layout.END: self.fn.EndCommandBuffer, layout.SUBMIT: self.fn.QueueSubmit,
             layout.READ_COUNTER: self.fn.GetSemaphoreCounterValue, layout.ORDER: self.fn.CmdPipelineBarrier,
             layout.PUSH: self.fn.CmdPushConstants, layout.BIND: self.fn.CmdBindPipeline, layout.DISPATCH: self.fn.CmdDispatch,
         }  # fmt: skip
+        if not all(isinstance(value, ffi.CData) for value in words.values()):
+            return False
         for at, value in words.items():
             self.words[at // 8] = number(value)
         self.words[layout.STAGES // 8], self.words[layout.HOST_STAGE // 8] = WORK_STAGES, _HOST
         self.words[layout.BIND_POINT // 8] = vk.VK_PIPELINE_BIND_POINT_COMPUTE
         self.words[layout.SHADER_STAGE // 8] = vk.VK_SHADER_STAGE_COMPUTE_BIT
         self.words[layout.FLIGHT // 8] = 0 if self.flight is None else self.flight.address
+        self.advance = finisher(ctypes.addressof(self.words))
+        return True
 
     def _create_slot(self) -> Slot:
         commands = ffi.new("VkCommandBuffer*")
