@@ -265,7 +265,7 @@ def _store(e: GpuEmitter, op: Op) -> None:
 def _for(e: GpuEmitter, op: Op) -> None:
     """Emit a `for`. Short loops are unrolled: an invocation would otherwise idle while it waits for memory or for the previous result."""
     _vote(e, op)
-    count = _unroll_count(op)
+    count = 0 if op.attr.vectorise == "rest" else _unroll_count(op)
     about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {count}}}') if count else ""
     emit_control.emit_for(e, op, f", !llvm.loop {e.module.node(f'distinct !{{{{self}}, {about}}}')}" if count else "")
 
