@@ -15,6 +15,7 @@ from spirograd.base.dtypes import DType, f32, f64, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
+from spirograd.ir.congruences import Residues
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar, emit_vector
@@ -137,6 +138,7 @@ class GpuEmitter(FunctionEmitter):
         self.members = ""
         self.votes: dict[Region, Votes] = {}
         self.exchanges = False
+        self.residues = Residues()
         self.claims: dict[BufferRef, str] = {}  # counter -> the variable with the claim of the invocation
 
     def stack_limit(self, name: str) -> list[str]:
@@ -254,12 +256,21 @@ def _load(e: GpuEmitter, op: Op) -> None:
     ref = op.attr
     constant = isinstance(ref, BufferRef) and ref.slot in e.constant
     pointer = e.address(ref, op.args[0])
-    e.set(op, f"load {type_name(op.type)}, {pointer}, align {ref.dtype.size}{', !invariant.load !0' if constant else ''}")
+    e.set(op, f"load {type_name(op.type)}, {pointer}, align {_alignment(e, op)}{', !invariant.load !0' if constant else ''}")
 
 
 def _store(e: GpuEmitter, op: Op) -> None:
     index, value = op.args
-    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {op.attr.dtype.size}")
+    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {_alignment(e, op)}")
+
+
+def _alignment(e: GpuEmitter, access: Op) -> int:
+    """Return the alignment of an access. LLVM looks at fewer operations, and merges only accesses that are aligned."""
+    ref = access.attr
+    size: int = ref.dtype.size
+    if not isinstance(ref, BufferRef):
+        return size
+    return max(size, min(BUFFER_ALIGNMENT, size << e.residues.of(access.args[0]).zeros))
 
 
 def _for(e: GpuEmitter, op: Op) -> None:

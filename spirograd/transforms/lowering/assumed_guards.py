@@ -46,11 +46,12 @@ def assume_guards(body: Region) -> AssumedGuards | None:
 
 
 def _live(region: Region) -> tuple[Op, ...]:
-    """Return the operations of a region without those whose results are not used."""
+    """Return the operations of a region without those whose results are not used. Coordinates of the index stay, which guards are about."""
     live: set[Op] = set()
     kept = []
     for op in reversed(region.ops):
-        if op in live or op.code.effect not in ("pure", "read"):
+        is_coordinate = op.code in (ops.idiv, ops.irem) and op.args[0] is region.params[0]
+        if is_coordinate or op in live or op.code.effect not in ("pure", "read"):
             kept.append(op)
             live.update(op.args)
             for inner in op.regions:
@@ -79,9 +80,9 @@ class _Assuming(Rewriter):
         if condition.code is ops.const:
             taken = bool(condition.attr)
         elif condition in self.pure:
-            taken = self._known(condition)
-            if taken is None:
-                taken = self._usual(op, condition)
+            known = self._known(condition)
+            taken = self._usual(op, condition) if known is None else known
+            if known is None:
                 self._assume(condition, taken)
         else:
             return self.copy(op)
