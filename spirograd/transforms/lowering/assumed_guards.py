@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.ir.rewrite import Rewriter
 
+_COMPARISONS = frozenset((ops.lt, ops.le, ops.gt, ops.ge))
+_SUMS = frozenset((ops.param, ops.const, ops.slot, ops.add, ops.sub, ops.bitcast, ops.cast))
+# A sample of blocks, of which _MOST should have no border. Multiples of the golden ratio are spread over all rows and columns.
+_SAMPLES, _MOST, _GOLDEN = 16, 0.75, 0.6180339887498949
 _INVERTED_BY_DEFAULT = frozenset((ops.eq,))  # Few iterations are at one place.
 _NO_WRAP = "nsw"
 
@@ -26,9 +31,46 @@ class AssumedGuards:
     body: Region
     guards: Mapping[Op, bool]
 
+    def hold_in_blocks(self, bounds: Region, factor: int, apart: int) -> bool:
+        """Return whether the guards hold in most blocks of ``factor`` iterations between ``bounds``, each ``apart`` from the next: in a
+        sample, or by their form if the bounds are not constant. Otherwise blocks cost more than they save: iterations of a block that run
+        one by one access memory apart from those of neighbouring invocations."""
+        begin, end = bounds.results[:2]
+        if begin.code is not ops.const or end.code is not ops.const:
+            return all(guard.code in _COMPARISONS and self._is_sum(guard.args) for guard in self.guards)
+        others = int(end.attr) - int(begin.attr) - factor * apart
+        if others < 0:
+            return False
+        starts = [int(begin.attr) + int(others * (_GOLDEN * k % 1.0)) for k in range(_SAMPLES)]
+        held = sum(all(self._hold_at(start + apart * n) for n in range(factor)) for start in starts)
+        return held >= _MOST * _SAMPLES
+
+    def _is_sum(self, values: Sequence[Op]) -> bool:
+        return all(value.code in _SUMS and self._is_sum(value.args) for value in values)
+
+    def _hold_at(self, place: int) -> bool:
+        index = self.body.params[0]
+        assert isinstance(index.type, DType)
+        values: dict[Op, object] = {index: index.type.np.type(place)}
+        return all(_evaluated(guard, values) == holds for guard, holds in self.guards.items())
+
     @property
     def guarded_loads(self) -> int:
         return sum(op.code is ops.load and isinstance(ref_of(op), BufferRef) for op in self.body.ops)
+
+
+def _evaluated(op: Op, values: dict[Op, object]) -> object:
+    """Return the value of an operation on ``values``; None if it is not known."""
+    if op not in values:
+        assert isinstance(op.type, DType)
+        args = [_evaluated(a, values) for a in op.args]
+        if op.code is ops.const:
+            values[op] = op.type.np.type(op.attr)
+        elif op.code.evaluate is None or any(a is None for a in args):
+            values[op] = None
+        else:
+            values[op] = ops.evaluate(op.code, op.type, tuple(args))
+    return values[op]
 
 
 def assume_guards(body: Region) -> AssumedGuards | None:

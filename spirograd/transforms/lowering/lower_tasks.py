@@ -96,17 +96,15 @@ class _LowerTasks(Rewriter):
                 guarded = None
         if guarded is not None:
             task = Op(task.code, task.type, task.args, task.attr, (task.regions[0], guarded.body, *task.regions[2:]), task.loc)
-        if guarded is not None and (along := row_blocks(task, size, caps)) is not None:  # Guards are about columns.
-            return _Blocks(along.factor, 1, along, guarded)
-        factor = coarsening_factor(task, size, caps)
-        if factor > 1:
-            return _Blocks(factor, 1, None, guarded)
-        factor = strided_factor(task, size, caps)
-        if factor > 1:
-            return _Blocks(factor, size, None, guarded)
-        if guarded is None and (along := row_blocks(task, size, caps)) is not None:
-            return _Blocks(along.factor, 1, along, None)
-        return _Blocks(1, 1, None, guarded if guarded is not None and guarded.guarded_loads >= _GUARDED_LOADS else None)
+        factor, apart, along = coarsening_factor(task, size, caps), 1, None
+        if factor == 1:
+            factor, apart = strided_factor(task, size, caps), size
+        if factor == 1 or guarded is not None:  # Guards are about columns.
+            along = row_blocks(task, size, caps)
+        factor, apart = (factor, apart) if along is None else (along.factor, 1)
+        if guarded is not None and (factor == 1 or not guarded.hold_in_blocks(task.regions[0], factor, apart)):
+            return _Blocks(1, 1, None, guarded if guarded.guarded_loads >= _GUARDED_LOADS else None)
+        return _Blocks(factor, apart, along, guarded)
 
     def _serial(self, op: Op) -> None:
         b = self.b
