@@ -11,7 +11,7 @@ from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.dtypes import ALL, DType, f32, i32
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradOptionError, SpirogradRuntimeError
 from spirograd.base.records import dataclass, fields
 from spirograd.base.wording import did_you_mean
 from spirograd.runtime.offline_cache import default_folder
@@ -32,6 +32,7 @@ class Config:
     detect_races: bool = False
     overflow: str = "error"
     negative_powers: str = "truncate"
+    float_bounds: str = "error"
     number_format: str = "shortest"
     fast_math: bool = True
     fuse_tasks: bool = True
@@ -100,6 +101,7 @@ WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name 
 # The allowed values of options with a fixed set of values, by name.
 _CHOICES = {
     "ad_broken_chain": ("error", "warn", "ignore"),
+    "float_bounds": ("error", "cast"),
     "negative_powers": ("truncate", "ignore_sign"),
     "number_format": ("shortest", "fixed"),
     "overflow": ("error", "warn"),
@@ -108,7 +110,8 @@ _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
 def make_config(arch: str, options: dict[str, object]) -> Config:
-    """Return the configuration for `init`. Raises SpirogradRuntimeError for an unknown option or a value of the wrong type."""
+    """Return the configuration for `init`. Raises SpirogradOptionError for an unknown option, SpirogradRuntimeError for a value of the
+    wrong type."""
     config = Config(arch=arch)
     known = {f.name: f for f in fields(Config)}
     for name, value in options.items():
@@ -119,7 +122,7 @@ def make_config(arch: str, options: dict[str, object]) -> Config:
                 _ignored(name, value)
         else:
             hint = did_you_mean(name, [*known, *WITHOUT_EFFECT])
-            raise SpirogradRuntimeError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
+            raise SpirogradOptionError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
     for name, option in known.items():
         text = os.environ.get(_ALIASES.get(name, f"SG_{name.upper()}"), "")
         if text and name != "arch":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32, i64, u32, u64
-from spirograd.base.options import CompileOptions
+from spirograd.base.options import FEW_GROUPS, GROUP_SIZES, CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
@@ -24,6 +24,8 @@ MOST_AT_A_TIME = 8
 # Comparisons that change at most once along a row.
 _COMPARISONS = frozenset((ops.lt, ops.le, ops.gt, ops.ge))
 _SMALL = 1 << 30
+# Few workgroups run at least this number of iterations each, one after the other, or are no alternative.
+_MANY_TIMES = 4
 # Blocks in a row. Those at its ends may not be full, and run their iterations one by one.
 _WIDE = 16
 
@@ -34,6 +36,18 @@ def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     if task.attr.kind == "serial":
         return 1
     return max(1, min(task.attr.group_size or options.group_size or _DEFAULT, caps.max_group_size))
+
+
+def group_alternatives(task: Op, caps: Capabilities, few: int) -> tuple[str, ...]:
+    """Return the alternatives to workgroups of the default size for a range task: sizes that its iterations fill, and ``few`` workgroups
+    that stride, where there would be many times as many."""
+    begin, end = task.regions[0].results[:2]
+    known = begin.code is ops.const and end.code is ops.const
+    count = end.attr - begin.attr if known else math.inf
+    default = min(_DEFAULT, caps.max_group_size)
+    names = [name for name, size in GROUP_SIZES.items() if size <= caps.max_group_size and size != default and size < count]
+    strides = not caps.cpu_driver and not task.attr.reductions and count >= _MANY_TIMES * few * default
+    return (*names, FEW_GROUPS) if strides else tuple(names)
 
 
 def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:

@@ -41,6 +41,8 @@ KNOBS: dict[str, Knob] = {
     "SG_CHECK_TAPES": Knob("", "1: tapes check that the reverse pass reads the memory that it needs, as with `init(debug=True)`."),
     "SG_DEBUG_ADSTACK": Knob("", "1: report on stderr, for each launch of a gradient, how it uses the memory of adstacks."),
     "QD_DEBUG_ADSTACK": Knob("", "The name of SG_DEBUG_ADSTACK in Quadrants."),
+    "SG_KERNEL_COVERAGE": Knob("", "1: write which lines of kernels ran, for coverage.py; 0: do not; by default where it measures."),
+    "QD_KERNEL_COVERAGE": Knob("", "The name of SG_KERNEL_COVERAGE in Quadrants."),
     "SG_LOG": Knob("", "Log level: trace, debug, info, warn, error."),
     "SG_GUI": Knob("", "Folder, or file `.gif` or `.mp4`, to which `GUI` writes its frames instead of showing them."),
     "SG_GUI_FRAMES": Knob("", "Number of frames after which a `GUI` closes."),

@@ -8,10 +8,14 @@ from spirograd.base.constraints import one_of
 from spirograd.base.records import dataclass
 
 LOOPS = "loops"  # of `CompileOptions.interpret_as`
-# Decisions that measurements may make instead of the cost model, because results have the same bits either way: iterations of parallel
-# loops run as lanes of vectors, or one by one (LLVM may vectorise them).
+# Decisions that measurements may make instead of the cost model, because results have the same bits either way. On the CPU: iterations of
+# parallel loops run as lanes of vectors, or one by one (LLVM may vectorise them). On GPUs: the invocations of a workgroup; that an
+# invocation runs one iteration at a time; that few workgroups stride over the iterations.
 LANES, NO_LANES = "lanes", "no lanes"
-Alternative = Annotated[str, one_of(LANES, NO_LANES)]
+GROUP_SIZES = {f"groups of {size:,}": size for size in (64, 128, 256, 512, 1024)}
+SINGLY, FEW_GROUPS = "one iteration at a time", "few groups"
+ALTERNATIVES = (LANES, NO_LANES, *GROUP_SIZES, SINGLY, FEW_GROUPS)
+Alternative = Annotated[str, one_of(*ALTERNATIVES)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 from spirograd import api
 from spirograd.base import later
 from spirograd.base.dtypes import DType, u32, u64
+from spirograd.base.errors import render
 from spirograd.config import Config
 from spirograd.lang import context
 
@@ -153,6 +154,16 @@ def reset() -> None:
     """End the session."""
     api.reset()
     RUNTIME.clear()
+
+
+def sync() -> None:
+    """Wait for all launches. In a kernel this is no barrier: the family waits while it compiles the kernel, so a warning says so."""
+    trace = context.current_trace()
+    if trace is None:
+        api.sync()
+        return
+    problem = "`sync` in a kernel is no barrier: it ran while the kernel was compiled, and other iterations have not finished here"
+    trace.warn(("sync", str(trace.b.loc)), render(problem, trace.b.loc, "end the loop here, and begin another loop or kernel"))
 
 
 def get_max_shared_memory_bytes(*, is_lowerbound_ok: bool) -> int:

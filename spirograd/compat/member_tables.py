@@ -60,13 +60,14 @@ _DEFAULT_STREAM = 0
 
 def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
-    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed; integers to negative
-    powers are those to the positive ones; numbers are shown with six digits behind the point. On CUDA and AMD's GPUs, all work goes to the
-    driver's default stream."""
+    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed; integers to negative powers are
+    those to the positive ones; floats as bounds of `range` are cast, with a warning; numbers are shown with six digits behind the point.
+    On CUDA and AMD's GPUs, all work goes to the driver's default stream."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
     options.setdefault("overflow", "warn")
     options.setdefault("negative_powers", "ignore_sign")
+    options.setdefault("float_bounds", "cast")
     options.setdefault("number_format", "fixed")
     api.init(arch, **options)
     sharing = context.session().sharing
@@ -93,7 +94,7 @@ MAIN: Names = {
     **ARCHS,
     **LOG_LEVELS,
     "init": init,
-    "reset": facade.reset,
+    **several(facade, "reset sync"),
     **several(facade, "CPUWorkScheduling DeviceCapability dump_compile_config hex_to_rgb rgb_to_hex"),
     "sparse_matrix_builder": types.sparse_matrix_builder,
 }
@@ -104,7 +105,7 @@ _MISC: Names = {
     **HINTS,
     **several(api, "is_extension_supported is_extension_enabled"),
     "init": init,
-    "reset": facade.reset,
+    **several(facade, "reset sync"),
     "axes": axes,
     "loop_config": forms.loop_config,
     **several(facade, "get_runtime is_arch_supported adaptive_arch_select"),
@@ -178,6 +179,7 @@ MODULES: dict[str, Names] = {
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
     "experimental": {"real_func": old_names.experimental_real_func},
+    "types.quant": {name: later.declared(f"types.quant.{name}", later.LATER_TYPES["quant"]) for name in ("int", "fixed", "float")},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
@@ -187,7 +189,6 @@ MODULES: dict[str, Names] = {
 EMPTY_MODULES: dict[str, str] = {
     **several_later("ui sparse"),
     "interop": "pass arrays of NumPy and torch to kernels directly",
-    "types.quant": later.LATER_TYPES["quant"],
 }
 
 _NOT_IN_GRAPHS = "graphs of launches have `Arg`, `ArgKind`, `GraphBuilder`; kernels with `graph=True` have loops and sections"

@@ -357,14 +357,13 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot. ``alternatives``: see `TaskInfo`.
+    once, each of which has a thread slot.
     """
 
     work: int
     uncontended_work: int = 0
     unit: int = 1
     lanes: int = 1
-    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +389,7 @@ class TaskAttr:
     ``places``: a serial task that only places the adstacks of the tasks after it. ``max_groups``: the largest number of workgroups of the
     task (0: any number). ``grouped``: as in `LoopAttr`. ``shares``: all workgroups whose numbers have the same remainder by it run the
     iterations together, and the body has no effect twice. The task is then dispatched as at least ``shares`` workgroups.
+    ``alternatives``: see `TaskInfo`.
     """
 
     kind: str
@@ -403,6 +403,7 @@ class TaskAttr:
     grouped: bool = False
     shares: int = 1
     chunks: ChunkAttr | None = None
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

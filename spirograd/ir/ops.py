@@ -511,7 +511,8 @@ store_compressed = _op(
     "store_compressed",
     3,
     "write",
-    "attr Ref; args (first, values, mask): the values of the lanes of the mask, one after the other.",
+    "attr Ref; args (first, values, mask): the values of the lanes of the mask, one after the other, in local memory. As many elements as "
+    "there are lanes exist from `first` on; those after the values become unspecified.",
     level="loops",
 )
 each_lane = _op(

@@ -129,6 +129,9 @@ class MatrixType(AggregateType):
     def build(self, leaves: Sequence[Scalar]) -> Matrix:
         return make(leaves, self.shape)
 
+    def host_types(self) -> tuple[type, ...]:
+        return (self.dtype.np.type,) * self.size
+
     def numbers_of(self, value: object) -> list[Scalar]:
         if isinstance(value, (list, tuple)) or host_array(value) is not None:
             value = Matrix(value)

@@ -12,6 +12,7 @@ import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, i32, promote, u1
+from spirograd.base.later import Later
 from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
 from spirograd.lang import float_parts, scalar, traced_numbers
@@ -337,6 +338,8 @@ def as_dtype(t: object) -> DType:
         return options.default_ip if t is int else options.default_fp
     if t is bool:
         return u1
+    if isinstance(t, Later):
+        return t()
     try:
         if not isinstance(t, (str, type(None))):  # NumPy would take these too, and mean other types than we do
             return dtypes.from_numpy(t)

@@ -21,6 +21,7 @@ class LanguageOptions:
     unrolling_limit: int = 0
     prints_fixed: bool = False  # floats with 6 digits behind the point, vectors in Python as NumPy shows them
     ignores_sign_of_powers: bool = False  # an integer to a negative power is that to the positive one
+    casts_float_bounds: bool = False  # floats as bounds of `range` lose their fraction, with a warning
     unfused_by: str = ""  # the option of the kernel by which its loops stay apart
     group_size: int = 0  # of loops without `block_dim`; 0: the default
     max_group_size: int = 1024

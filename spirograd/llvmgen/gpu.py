@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import cast
 
 from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
-from spirograd.base.caps import Capabilities
+from spirograd.base.caps import COMMON, Capabilities
 from spirograd.base.dtypes import DType, f32, f64, i32
 from spirograd.base.options import CompileOptions
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.congruences import Residues
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
@@ -40,23 +40,11 @@ _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are reserved for arguments that it adds.
 _ARGUMENT_BYTES = 4032
 # The capabilities that GPUs of all dialects share. Each dialect adds its target, the architecture, and further capabilities.
-CAPABILITIES = Capabilities(
-    target_name="",
-    int8=True,
-    int16=True,
-    int64=True,
-    float16=True,
-    float64=True,
-    storage8=True,
-    storage16=True,
-    atomic_int64=True,
-    atomic_f32_add=True,
-    atomic_f64_add=True,
+CAPABILITIES = replace(
+    COMMON,
     shared_f32_add=True,
-    buffer_address=True,
     subgroup_shuffle=True,
     subgroup_read=True,
-    subgroup_ballot=True,
     max_group_size=1024,
     max_push_constants=_ARGUMENT_BYTES,
     exact_specials=(16, 32, 64),

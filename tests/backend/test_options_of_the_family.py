@@ -46,6 +46,44 @@ def test_the_option_of_negative_powers(arch):
         sg.sync()
 
 
+@pytest.mark.parametrize("library", [ti, qd])
+def test_floats_as_bounds_of_ranges(arch, library, caplog):
+    library.init(arch=arch)
+    steps, whole = 2.7, 4.0
+
+    @library.kernel
+    def sums(a: library.f32, out: library.types.ndarray(dtype=library.i32, ndim=1)):
+        for i in range(whole):
+            out[i] = 10 * i
+        for _ in range(1):
+            for i in range(-a, a):
+                out[4] += 100 + i
+            for i in range(steps):
+                out[5] += 100 + i
+
+    out = np.zeros(6, np.int32)
+    with caplog.at_level("WARNING", "spirograd"):
+        sums(1.75, out)
+    assert out.tolist() == [0, 10, 20, 30, 99 + 100, 100 + 101]
+    given = [record.message.partition(", ")[0] for record in caplog.records]
+    assert given == [f"a bound of `range` is of type i32 and takes {value}" for value in ("a value of type f32", "2.7")]
+
+
+def test_the_option_of_floats_as_bounds(arch):
+    @sg.kernel
+    def count(a: sg.f32) -> sg.i32:
+        n = 0
+        for _ in range(a):
+            n += 1
+        return n
+
+    sg.init(arch=arch)
+    with pytest.raises(sg.SpirogradTypeError, match="`range` needs integers, got f32"):
+        count(2.5)
+    sg.init(arch=arch, float_bounds="cast")
+    assert [count(a) for a in (-1.5, 0.9, 2.5)] == [0, 0, 2]
+
+
 def test_vectors_and_variables_to_negative_powers(arch):
     ti.init(arch=arch)
 

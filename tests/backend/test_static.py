@@ -153,6 +153,22 @@ def test_comprehensions_and_python_objects(arch: str) -> None:
     run_both(run, 3, ints(10))
 
 
+def test_objects_that_python_iterates_over_by_index(arch: str) -> None:
+    class Levels:
+        def __getitem__(self, index: int) -> int:
+            return (4, 7, 9)[index]
+
+    levels = Levels()
+
+    @sg.kernel
+    def run(out: INTS):
+        for i, level in sg.static(enumerate(list(levels))):  # type: ignore[call-overload]
+            out[i] = level
+        out[3] = len(tuple(levels)) + sum(levels)  # type: ignore[arg-type]
+
+    run_both(run, ints(4))
+
+
 def test_unrolled_loops_over_run_time_entries(arch: str) -> None:
     """The number of entries is known; their values need not be."""
 

@@ -121,6 +121,17 @@ def test_errors_have_the_words_of_the_family(arch, program, words, name):
     assert text.count(f"in {name}: ") == 1
 
 
+@pytest.mark.archs("cpu")
+def test_unknown_options_are_errors_of_keys(arch):
+    for library in (ti, qd):
+        with pytest.raises(KeyError, match="Unrecognized keyword argument"):
+            library.init(arch=arch, nonsense=1)
+    with pytest.raises(sg.SpirogradOptionError) as caught:
+        sg.init(arch=arch, debugg=True)
+    assert str(caught.value).startswith("`init` has no option `debugg`; did you mean `debug`")
+    assert isinstance(caught.value, sg.SpirogradRuntimeError)
+
+
 def test_failed_checks_have_the_words_of_the_family(arch):
     ti.init(arch=arch, debug=True)
     x = ti.field(ti.i32, (3, 3))
@@ -135,6 +146,31 @@ def test_failed_checks_have_the_words_of_the_family(arch):
     with pytest.raises(ti.TaichiAssertionError, match=re.escape("Negative exponent in pow(int, int) is not allowed.")):
         store(0, -1)
         ti.sync()
+
+
+def test_sync_in_a_kernel_warns_that_it_is_no_barrier(arch, caplog):
+    ti.init(arch=arch)
+    x = ti.field(ti.i32, 4)
+
+    @ti.func
+    def add(i):
+        x[i] += i
+        ti.sync()
+
+    @ti.kernel
+    def store():
+        ti.sync()
+        for i in x:
+            add(i)
+
+    with caplog.at_level("WARNING", "spirograd"):
+        store()
+        store()
+    ti.sync()
+    assert x.to_numpy().tolist() == [0, 2, 4, 6]
+    texts = [record.message for record in caplog.records]
+    assert [text.partition(":")[0] for text in texts] == ["`sync` in a kernel is no barrier"] * 2
+    assert all("test_wording.py" in text for text in texts)
 
 
 def test_arrays_that_do_not_fit_are_errors_of_values_and_types(arch):

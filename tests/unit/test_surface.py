@@ -204,6 +204,17 @@ def test_family_imports(family: str, module: str, names: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILY)
+def test_quantised_types_are_declared_and_not_used(family: str) -> None:
+    ti: Any = importlib.import_module(f"spirograd.compat.{family}")
+    ti.init(arch=ti.cpu)
+    bit = ti.types.quant.int(1, signed=False)
+    for use in (lambda: ti.field(bit, shape=3), lambda: ti.types.vector(3, bit), lambda: ti.cast(1, bit)):
+        with pytest.raises(sg.SpirogradUnsupportedError, match=r"`types.quant.int\(1, signed=False\)` is not supported"):
+            use()
+    sg.reset()
+
+
+@pytest.mark.parametrize("family", FAMILY)
 def test_family_behaviour(family: str) -> None:
     import spirograd.compat.quadrants
     import spirograd.compat.taichi

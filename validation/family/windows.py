@@ -182,12 +182,23 @@ class Ui(metaclass=_Names):
 
 
 def install(taichi: Any, frames: Frames) -> None:
-    """Replace the windows of the module ``taichi``, and the pauses of matplotlib, in which it draws."""
+    """Replace the windows of the module ``taichi``, those of OpenCV, and the pauses of matplotlib, in which it draws."""
     Silent.frames, Silent.library = frames, taichi
     taichi.GUI = GUI
     taichi.ui = Ui
+    _close_opencv()
     try:
         from matplotlib import pyplot
     except ImportError:
         return
     pyplot.pause = lambda interval: frames.shown()
+
+
+def _close_opencv() -> None:
+    """Let OpenCV show nothing; no key is pressed. Packages of it for machines without a display have no windows."""
+    try:
+        import cv2
+    except ImportError:
+        return
+    cv2.imshow = cv2.namedWindow = cv2.destroyAllWindows = cv2.resizeWindow = lambda *args, **kwargs: None
+    cv2.waitKey = lambda *args, **kwargs: -1

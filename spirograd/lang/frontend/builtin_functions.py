@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Sized
+from typing import TypeGuard
 
 import numpy as np
 
-from spirograd.lang import arithmetic, scalar
+from spirograd.lang import arithmetic, context, scalar
 from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.loop_spaces import RunTimeRange
 from spirograd.lang.frontend.view_proxy import ViewProxy
@@ -21,6 +23,8 @@ def _range(*args: Scalar) -> object:
         raise type_error(f"`range` takes 1 to 3 arguments, got {len(args)}")
     if len(args) == 3 and scalar.is_number(scalar.known(args[2])) and scalar.known(args[2]) == 0:
         raise type_error("the step of a range cannot be 0", "use a `while` loop")
+    if context.language_options().casts_float_bounds:
+        args = tuple(_cast_bound(a) for a in args)
     if any(isinstance(a, Value) for a in args):
         for a in args:
             if scalar.dtype_of(a).is_float:
@@ -32,6 +36,15 @@ def _range(*args: Scalar) -> object:
             raise type_error(f"`range` needs integers, got {describe(a)}", "`//` divides integers to an integer")
         numbers.append(int(a))
     return range(*numbers)
+
+
+def _cast_bound(a: Scalar) -> Scalar:
+    """Return a bound of `range` as an integer, with a warning if it may lose its fraction."""
+    if not scalar.dtype_of(a).is_float:
+        return a
+    t = context.language_options().default_ip
+    lossy_conversions.check([a], [t], "a bound of `range`", lossy_conversions.BOUND)
+    return arithmetic.cast(a, t) if isinstance(a, Value) else int(a)
 
 
 def _convert(t: type[int | float]) -> Callable[[object], object]:
@@ -51,10 +64,15 @@ def _reduce(method: str) -> Callable[[object], object]:
 
 def _items(x: object, what: str) -> list[object]:
     """Return the items of something whose length is known while compiling."""
-    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not isinstance(x, (Iterable, Matrix)):
+    if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not (isinstance(x, Iterable) or _is_sequence(x)):
         hint = "" if isinstance(x, Value) else "write a loop"
         raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", hint)
     return list(x)
+
+
+def _is_sequence(x: object) -> TypeGuard[Iterable[object]]:
+    """Return whether Python iterates over ``x`` by its indices, since the class has no `__iter__`."""
+    return hasattr(type(x), "__getitem__")
 
 
 def _extremum(function: Callable[..., object], name: str) -> Callable[..., object]:

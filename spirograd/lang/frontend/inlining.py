@@ -18,7 +18,7 @@ from spirograd.lang.frontend.call_targets import Argument, Callee
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
 from spirograd.lang.frontend.function_bodies import function_body
-from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
+from spirograd.lang.frontend.lvalues import Element, Lvalue, SpreadElement, StructElement
 from spirograd.lang.frontend.real_functions import Called, call_real_function
 from spirograd.lang.frontend.runtime_values import settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
@@ -46,7 +46,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
         target = references[name].lvalue if name in references else None
         if isinstance(func.signature.parameters[name].annotation, Reference) or func.signature.parameters[name].annotation is ref:
             _check_reference(func, name, value, target)
-        if isinstance(target, (Element, StructElement)):  # the parameter is that element, updated atomically
+        if isinstance(target, (Element, SpreadElement, StructElement)):  # the parameter is that element, updated atomically
             variables[name] = MemoryVariable(target)
         else:
             variables[name] = _converted(name, value, func.signature.parameters[name].annotation, func)
@@ -177,7 +177,7 @@ def _copy_back(t: Tracer, callee: Callee, frame: Frame, given: Mapping[str, obje
     func, changed = callee.func, list[tuple[ast.expr, Lvalue, object]]()
     for name, argument in references.items():
         held = frame.variables.get(name, given[name])
-        if held is given[name] or isinstance(argument.lvalue, (Element, StructElement)):
+        if held is given[name] or isinstance(argument.lvalue, (Element, SpreadElement, StructElement)):
             continue
         if argument.lvalue is not None and argument.node is not None:
             changed.append((argument.node, argument.lvalue, held.lvalue.load() if isinstance(held, MemoryVariable) else held))

@@ -11,13 +11,18 @@ from spirograd.base.errors import render
 from spirograd.lang import scalar
 from spirograd.lang.scalar import Number, Scalar
 
-VARIABLE, MEMORY = "variable", "memory"
+VARIABLE, MEMORY, BOUND = "variable", "memory", "bound"
+_REMEDIES = {
+    VARIABLE: "give the variable a first value of type {given}",
+    MEMORY: "declare it with sg.{given}",
+    BOUND: "`//` divides integers to an integer",
+}
 
 
 def check(values: Iterable[Scalar], types: Iterable[DType], what: str, kind: str) -> None:
     """Warn, once for each source location, if a scalar of ``values`` loses something as the type that ``types`` has for it.
 
-    ``what``: how the message calls what takes the values; ``kind``: VARIABLE or MEMORY."""
+    ``what``: how the message calls what takes the values; ``kind``: VARIABLE, MEMORY or BOUND."""
     for value, t in zip(values, types):
         loss = _loss(value, t)
         if loss:
@@ -58,7 +63,6 @@ def _warn(value: Scalar, t: DType, loss: str, what: str, kind: str) -> None:
     loc, s = trace.b.loc, scalar.dtype_of(value)
     known = scalar.known(value)
     given = repr(known) if scalar.is_number(known) else f"a value of type {s}"
-    remedy = f"give the variable a first value of type {s}" if kind == VARIABLE else f"declare it with sg.{s}"
-    hint = f"{remedy}, or say that this is meant: `sg.cast(value, sg.{t})`"
+    hint = f"{_REMEDIES[kind].format(given=s)}, or say that this is meant: `sg.cast(value, sg.{t})`"
     where = None if loc is None else (loc.file, loc.line, loc.col)
     trace.warn((where, s, t), render(f"{what} is of type {t} and takes {given}, {loss}", loc, hint))

@@ -240,6 +240,10 @@ class StreamedDevice(ABC):
         It is called after uploads, fills and copies, in the same turn; a subclass whose launches need it calls it after launches, too.
         """
 
+    def _is_timed(self) -> bool:
+        """Return whether timestamps can be written where work goes now."""
+        return True
+
     # --- waits ---
 
     def synchronize(self) -> None:

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from spirograd.analysis.exchangeable import is_exact
 from spirograd.analysis.group_values import GroupValues
 from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, is_short, row_blocks, strided_factor
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, u1, unsigned
-from spirograd.base.records import dataclass
+from spirograd.base.options import SINGLY
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, LoopAttr, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
@@ -22,18 +24,19 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make every task one of kind "invocations", on targets that have them. The result is right for any number of workgroups.
+    """Turn every task into one of kind "invocations", on targets that have invocations. The result is correct for any number of workgroups.
 
     A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, where n is the
-    number of invocations; or every n-th block of iterations (thread coarsening), and one each of the remainder. The iterations of a block
-    are consecutive, or one workgroup size apart. Accumulators are combined in each workgroup, whose first invocation then runs ``finish``.
+    number of invocations; or every n-th block of iterations (thread coarsening), and one iteration of the remainder. The iterations of a
+    block are consecutive, or a workgroup size apart. Accumulators are combined in each workgroup, whose first invocation then runs
+    ``finish``.
     """
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
 
 
 # Loads behind guards, from which on a version of the body without branches pays, although one iteration runs at a time.
 _GUARDED_LOADS = 2
-# A function that emits the body of a loop: from its number and the accumulators so far, it returns the next ones.
+# A function that emits the body of a loop. Given the number of the iteration and the accumulators so far, it returns the next accumulators.
 _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
 
 
@@ -74,16 +77,21 @@ class _LowerTasks(Rewriter):
     def _task(self, op: Op) -> Op:
         size = group_size(op, self.ctx.caps, self.ctx.options)
         self.b.begin()
-        coarsening = 1
+        coarsening, alternatives = 1, op.attr.alternatives
         if op.attr.kind == "serial":
             self._serial(op)
         elif op.attr.grouped:
             self._groups(op, size)
         else:
             blocks = self._blocks(op, size)
+            if alternatives and blocks.factor > 1 and is_exact(op.regions[1]):
+                alternatives = (*alternatives, SINGLY)
+                if self.ctx.options.alternative == SINGLY:
+                    blocks = _Blocks(1, 1, None, None)
             self._range(op, size, blocks)
             coarsening = blocks.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
+        attr = replace(attr, alternatives=alternatives)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _blocks(self, task: Op, size: int) -> _Blocks:
@@ -114,7 +122,7 @@ class _LowerTasks(Rewriter):
         _when(b, first, b.end())
 
     def _groups(self, op: Op, size: int) -> None:
-        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations together."""
+        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations."""
         b = self.b
         bounds, body, _ = op.regions
         begin, end = self.inline(bounds, ())
@@ -141,8 +149,8 @@ class _LowerTasks(Rewriter):
         groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, share.count, one), b.const(size, share.wide)), one)
         some = b.emit(ops.lt, b.const(0, share.wide), share.count)
         padded = b.emit(ops.select, some, b.emit(ops.mul, groups, b.const(size, share.wide)), b.const(0, share.wide))
-        # The loop counts what is the same in all invocations of a workgroup, so that assemblers of GPUs know that they take its branches
-        # together. (For a branch that they may not, ptxas emits each exchange of values twice.)
+        # The loop counter is uniform in a workgroup, so that assemblers of GPUs know that its invocations take branches of the loop
+        # together. (For a branch that they may not take together, ptxas emits each exchange of values twice.)
         local = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)), share.wide)
         self._strided(b.emit(ops.sub, share.first, local), share.stride, padded, [], group)
 
@@ -184,7 +192,7 @@ class _LowerTasks(Rewriter):
             self._combine(reductions, totals, some, size, finish)
 
     def _share(self, begin: Op, end: Op, slots: Sequence[Op], size: int, shares: int = 1) -> _Share:
-        """Return the iterations of this invocation. At most as many invocations take part as there are thread slots. ``shares``: see
+        """Return the iterations of this invocation. No more invocations take part than there are thread slots. ``shares``: see
         `TaskAttr`."""
         b, t = self.b, begin.type
         assert isinstance(t, DType)
@@ -209,7 +217,7 @@ class _LowerTasks(Rewriter):
     def _coarsened(
         self, body: Region, share: _Share, blocks: _Blocks, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
     ) -> Sequence[Op]:
-        """Emit blocks of iterations, then the remainder, one ``iteration`` after the other."""
+        """Emit blocks of iterations, then the remainder as single iterations, by ``iteration``."""
         b, wide, factor, apart = self.b, share.wide, blocks.factor, blocks.apart
         at_a_time = body if blocks.guarded is None else blocks.guarded.body
 
@@ -276,19 +284,20 @@ class _LowerTasks(Rewriter):
         return holds
 
     def _combine(self, reductions: Sequence[Reduction], totals: Sequence[Op], some: Op, size: int, finish: Region) -> None:
-        """Combine the ``totals`` of a workgroup, if they fit into shared memory, and ``finish`` where there are ``some``."""
+        """Combine the ``totals`` of a workgroup, if they fit into shared memory, and run ``finish`` in invocations that have ``some``
+        iterations."""
         b = self.b
         if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
             local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
             totals = _Combination(b, self.ctx.caps, local, size).run(reductions, totals)
-            # The first invocation of a workgroup has the workgroup's first iteration.
+            # The first invocation of a workgroup runs the workgroup's first iteration.
             some = b.emit(ops.and_, b.emit(ops.eq, local, b.const(0)), some)
         b.begin()
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
 
     def _clear(self, copies: Sequence[PrivateCopy], size: int) -> None:
-        """Set private copies to the identity."""
+        """Initialise private copies with the identity."""
         b = self.b
         for copy in copies:
             nothing = b.const(_nothing(copy), copy.shared.dtype)
@@ -297,7 +306,7 @@ class _LowerTasks(Rewriter):
             b.emit(ops.workgroup_barrier, type=VOID)
 
     def _flush(self, copies: Sequence[PrivateCopy], flushes: Sequence[Region], size: int) -> None:
-        """Update memory by the elements of private copies that have changed."""
+        """Update memory with the elements of private copies that have changed."""
         b = self.b
         if copies:
             b.emit(ops.workgroup_barrier, type=VOID)
@@ -371,9 +380,9 @@ class _LowerTasks(Rewriter):
         reductions: Sequence[Reduction],
         addresses: Mapping[Op, tuple[Op, int]] = MappingProxyType({}),
     ) -> list[Op]:
-        """Emit several iterations of straight-line ``body``, operation by operation, since they may run in any order: their loads are
-        adjacent, and not separated by stores. ``known``: the index of each, and other operations that have been computed. ``addresses``:
-        see `RowBlocks`. They grow by one from iteration to iteration; in this form, accesses can be merged."""
+        """Emit several iterations of straight-line ``body``, operation by operation, because they may run in any order: their loads become
+        adjacent, and are not separated by stores. ``known``: the index of each iteration, and other operations that have been computed.
+        ``addresses``: see `RowBlocks`. They grow by one from iteration to iteration; in this form, accesses can be merged."""
         b = self.b
         starts: list[Sequence[Op]] = [accumulators]
         starts += [[b.const(r.start, r.dtype) for r in reductions] for _ in known[1:]]
@@ -414,7 +423,7 @@ class _LowerTasks(Rewriter):
         k, *accumulators = b.begin(wide, *types, names=("iteration", *[f"accumulator_{n}" for n in range(len(initial))]))
         yielded = each(k, accumulators)
         following = b.emit(ops.add, k, stride)
-        # Near the largest number the sum wraps: then no iteration is left.
+        # Near the largest number the sum wraps. Then no iteration is left.
         wrapped = b.emit(ops.lt, following, k)
         following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
         _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]))
@@ -443,12 +452,12 @@ def _when(b: Builder, condition: Op, then: Region) -> None:
 
 
 def _nothing(copy: PrivateCopy) -> int | float:
-    """Return the value that changes no element."""
+    """Return the identity of ``copy``, which changes no element."""
     return Reduction(copy.kind, copy.shared.dtype).start
 
 
 def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: object) -> None:
-    """Apply ``do`` to each number below ``length``, and ``more``, shared among the invocations of a workgroup."""
+    """Apply ``do`` to each number below ``length``, and to ``more``, distributed among the invocations of a workgroup."""
     local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
     full_rounds, rest = divmod(length, size)
     if full_rounds:
@@ -464,7 +473,7 @@ def _each_element(b: Builder, length: int, size: int, do: Callable[..., object],
 
 
 class _Combination:
-    """A combination of values over a workgroup. The results are right in its first invocation."""
+    """A combination of values over a workgroup. Its first invocation has the results."""
 
     def __init__(self, b: Builder, caps: Capabilities, local: Op, size: int) -> None:
         self.b = b
@@ -482,11 +491,12 @@ class _Combination:
         return [out[k] for k in range(len(values))]
 
     def _has_subgroups(self, reduction: Reduction) -> bool:
-        """Return whether subgroups can combine the values: only if all are full (some drivers miscount them otherwise)."""
+        """Return whether subgroups can combine the values, which requires that all are full, because some drivers miscount others."""
         caps, t = self.caps, reduction.dtype
         if caps.subgroup_size == 0 or self.size % caps.subgroup_size:
             return False
-        # Instructions exist for 32-bit types, on every device with arithmetic, except minima of floats, which may return a NaN operand.
+        # Every device with subgroup arithmetic has instructions for 32-bit types. Minima of floats are not used, because they may return a
+        # NaN operand.
         plain = t.bits == 32 and not (t.is_float and reduction.kind in ("min", "max"))
         return caps.subgroup_shuffle or (caps.subgroup_arithmetic and plain)
 
@@ -494,7 +504,7 @@ class _Combination:
         return [self.b.emit(ops.COMBINE[r.kind], a, c) for r, a, c in zip(reductions, values, others)]
 
     def _shared(self, reductions: Sequence[Reduction]) -> list[SharedRef]:
-        """Return an array for each reduction, with an element for each invocation."""
+        """Return a shared array for each reduction, with an element for each invocation."""
         return [SharedRef(f"shared_{k}_{r.kind}_{r.dtype.name}", r.dtype, self.size) for k, r in enumerate(reductions)]
 
     def _store_each(self, arrays: Sequence[SharedRef], index: Op, values: Sequence[Op]) -> None:
@@ -520,7 +530,7 @@ class _Combination:
         return partial
 
     def _subgroups(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
-        """Reduce in each subgroup; one invocation combines the results of the subgroups in shared memory."""
+        """Reduce in each subgroup. One invocation combines the results of the subgroups in shared memory."""
         b = self.b
         arrays = self._shared(reductions)
         partial = self._over_subgroup(reductions, values)
@@ -541,7 +551,7 @@ class _Combination:
         return list(b.for_(one, stop, initial, b.end(merged)))
 
     def _tree(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
-        """Reduce by halving: in each step the lower invocations combine the values of the upper ones with theirs."""
+        """Reduce by halving: in each step the lower half of the invocations combines its values with those of the upper half."""
         b = self.b
         arrays = self._shared(reductions)
         self._store_each(arrays, self.local, values)

@@ -22,6 +22,7 @@ from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.driver_faults import FLIGHT, Text
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
@@ -194,6 +195,17 @@ class VulkanDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return VulkanTimer(self, self._features.physical, self._family, partial(VulkanDevice.launch, self))
+
+    def stopwatch(self) -> QueryStopwatch[VulkanDevice, Executable]:
+        """See `MeasuresLaunches`."""
+        return QueryStopwatch(self.task_timer())
+
+    def combine(self, executables: Sequence[Executable]) -> Executable:
+        """See `MeasuresLaunches`."""
+        first, tasks = executables[0], tuple([one.tasks[k] for k, one in enumerate(executables)])
+        combined = Executable(first.name, tasks, first.nbytes, first.resources, executables)
+        combined.text = first.text
+        return combined
 
     # --- launches without Python ---
 

@@ -25,15 +25,16 @@ Task = tuple[vk.ffi.CData, int, int, int, int]  # A pipeline, itself as a number
 
 class Executable:
     """A loaded kernel, as its tasks. ``nbytes``: the size of its argument block. ``text``: its name and place, for messages. ``resources``:
-    what is deleted after it, once no pending work uses it."""
+    what is deleted after it, once no pending work uses it. ``kept``: executables that the pipelines belong to."""
 
-    __slots__ = ("__weakref__", "name", "nbytes", "resources", "tasks", "text")
+    __slots__ = ("__weakref__", "kept", "name", "nbytes", "resources", "tasks", "text")
 
-    def __init__(self, name: str, tasks: tuple[Task, ...], nbytes: int, resources: list[object]) -> None:
+    def __init__(self, name: str, tasks: tuple[Task, ...], nbytes: int, resources: list[object], kept: object = None) -> None:
         self.name = name
         self.tasks = tasks
         self.nbytes = nbytes
         self.resources = resources
+        self.kept = kept
         self.locate(None)
 
     def locate(self, loc: Loc | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,10 @@ class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
         check(device._fn.CreateQueryPool(device._device, info, NULL, self._pool), "create a query pool")
 
     def _split(self, executable: Executable) -> list[Executable]:
-        return [type(executable)(executable.name, (task,), executable.nbytes, []) for task in executable.tasks]
+        parts = [type(executable)(executable.name, (task,), executable.nbytes, []) for task in executable.tasks]
+        for part in parts:
+            part.text = executable.text
+        return parts
 
     def _run(self, slot: int, part: Executable, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         device, pool = self.device, self._pool[0]
@@ -71,6 +74,18 @@ class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
             (self._nanoseconds(begin), self._nanoseconds(begin) + (end - begin & self._mask) * self._period)
             for begin, end in zip(ticks[::2], ticks[1::2])
         ]
+
+    def _arrival(self, slots: Sequence[int]) -> Callable[[], list[float] | None]:
+        stream = self.device._stream
+        value = stream.pending_value
+
+        def durations() -> list[float] | None:
+            if stream.poll() < value:
+                return None
+            pairs = [self._ticks(2 * slot, 2) for slot in slots]
+            return [(end - begin & self._mask) * self._period for begin, end in pairs]
+
+        return durations
 
     def _nanoseconds(self, tick: int) -> float:
         """Return the nanoseconds from the reference, which is later, to ``tick``; the counter may have wrapped in between."""
