@@ -23,7 +23,7 @@ from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
 from spirograd.llvmgen.members import Votes, votes_of
-from spirograd.llvmgen.module import ModuleText, type_name
+from spirograd.llvmgen.module import NO_LIBRARY, ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
 
@@ -181,7 +181,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
         emitter.region(body)
-        group = module.attribute_group(f"nounwind {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
+        group = module.attribute_group(f"nounwind {NO_LIBRARY} {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"
