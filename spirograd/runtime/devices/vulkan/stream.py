@@ -304,7 +304,8 @@ class Stream:
             self.wait(self.submitted)
         elif self.completed < self.pending_value:
             self._advance(self.advance, self.pending_value)
-            self._block(self.submitted)
+            if self.completed < self.submitted:
+                self._block(self.submitted)
         if self.flight is not None:
             self.flight.clear()
 
