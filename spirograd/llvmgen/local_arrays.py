@@ -10,7 +10,8 @@ from spirograd.base.dtypes import Type, Vec
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import type_name
 
-# LLVM copies and clears 128 bytes and more byte by byte on NVIDIA's GPUs. Arrays of more than _MOST_IN_PIECES bytes would take too much code.
+# LLVM copies and clears 128 bytes and more byte by byte on NVIDIA's GPUs. Arrays of more than _MOST_IN_PIECES bytes would take too much
+# code.
 _PIECE, _MOST_IN_PIECES = 64, 4096
 _WORDS = {16: "<4 x i32>", 8: "<2 x i32>", 4: "<1 x i32>", 2: "<1 x i16>", 1: "<1 x i8>"}
 
