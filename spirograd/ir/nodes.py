@@ -295,7 +295,7 @@ class LoopAttr:
 
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
-    ``uniform``: in a grouped task, all invocations of the workgroup run the same iterations, see `ops.UNIFORM`.
+    ``uniform``: in a grouped task, all invocations of a group run the same iterations, see `ops.UNIFORM`.
 
     At the level "loops", a loop over the iterations of a chunk states how they may be ordered. With ``any_order`` they may run in any
     order, one after the other. With ``independent`` they may also run at the same time, because no iteration accesses what another one

@@ -26,7 +26,6 @@ from spirograd.ir.nodes import Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.loops.vector_loops import LaneBody, VectorLoop, list_passing, loop_over_blocks
 
-
 # A builder of the innermost loop, given its bounds and what it carries; one of the levels of a nest from some depth on.
 Innermost = Callable[[Op, Op, Sequence[Op]], Sequence[Op]]
 Deeper = Callable[[int, Sequence[Op], Innermost], Sequence[Op]]

@@ -8,7 +8,15 @@ from types import MappingProxyType
 
 from spirograd.analysis.exchangeable import is_exact
 from spirograd.analysis.group_values import GroupValues
-from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, is_short, row_blocks, strided_factor
+from spirograd.analysis.workgroups import (
+    RowBlocks,
+    coarsening_factor,
+    group_size,
+    groups_together,
+    is_short,
+    row_blocks,
+    strided_factor,
+)
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, u1, unsigned
 from spirograd.base.options import SINGLY
@@ -81,7 +89,9 @@ class _LowerTasks(Rewriter):
         if op.attr.kind == "serial":
             self._serial(op)
         elif op.attr.grouped:
-            self._groups(op, size)
+            together = groups_together(op, size, self.ctx.caps)
+            self._groups(op, size, together)
+            size *= together
         else:
             blocks = self._blocks(op, size)
             if alternatives and blocks.factor > 1 and is_exact(op.regions[1]):
@@ -121,13 +131,15 @@ class _LowerTasks(Rewriter):
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
 
-    def _groups(self, op: Op, size: int) -> None:
-        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations."""
+    def _groups(self, op: Op, size: int, together: int) -> None:
+        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations. If several run ``together``
+        in a workgroup, each of its subgroups does so."""
         b = self.b
         bounds, body, _ = op.regions
         begin, end = self.inline(bounds, ())
         b.at(op)
-        share = self._share(begin, end, (), size)
+        share = self._share(begin, end, (), size * together)
+        number = b.emit(ops.builtin, attr=BuiltIn.LOCAL if together == 1 else BuiltIn.LANE, type=i32)
         full = len(bounds.results) == 2 and are_whole(*bounds.results, size)
         native = self.ctx.caps.subgroup_read
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
@@ -138,21 +150,28 @@ class _LowerTasks(Rewriter):
         def group(first: Op, _: Sequence[Op]) -> Sequence[Op]:
             k = b.emit(ops.add, first, local)
             active = None if full else b.emit(ops.lt, k, share.count)
-            masked = MaskedBody(b, values, self.ctx.caps, size, share.index(b, first), active)
+            masked = MaskedBody(b, values, self.ctx.caps, size, share.index(b, first), active, number)
             masked.env[body.params[0]] = share.index(b, k)
             masked.statements(body)
             b.at(op)
-            b.emit(ops.workgroup_barrier, type=VOID)  # before the next group uses the same memory
+            if together == 1:
+                b.emit(ops.workgroup_barrier, type=VOID)  # before the next group uses the same memory
             return []
 
         one = b.const(1, share.wide)
         groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, share.count, one), b.const(size, share.wide)), one)
         some = b.emit(ops.lt, b.const(0, share.wide), share.count)
         padded = b.emit(ops.select, some, b.emit(ops.mul, groups, b.const(size, share.wide)), b.const(0, share.wide))
-        # The loop counter is uniform in a workgroup, so that assemblers of GPUs know that its invocations take branches of the loop
-        # together. (For a branch that they may not take together, ptxas emits each exchange of values twice.)
-        local = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)), share.wide)
-        self._strided(b.emit(ops.sub, share.first, local), share.stride, padded, [], group)
+        # The loop counter is uniform in a workgroup or subgroup, so that assemblers of GPUs know that its invocations take branches of the
+        # loop together. (For a branch that they may not take together, ptxas emits each exchange of values twice.)
+        local = b.cast(_bits(b, number), share.wide)
+        if together == 1:
+            first = b.emit(ops.sub, share.first, local)
+        else:
+            workgroup = b.emit(ops.sub, b.emit(ops.thread_slot, type=i32), b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32))
+            subgroup = b.emit(ops.subgroup_read, b.emit(ops.builtin, attr=BuiltIn.SUBGROUP, type=i32), b.const(0), type=i32)
+            first = b.cast(_bits(b, b.emit(ops.add, workgroup, b.emit(ops.mul, subgroup, b.const(size)))), share.wide)
+        self._strided(first, share.stride, padded, [], group, ops.UNIFORM)
 
     def _range(self, op: Op, size: int, blocks: _Blocks) -> None:
         """Lower a range task: bounds (in every invocation), the loop, then reductions."""
@@ -413,8 +432,8 @@ class _LowerTasks(Rewriter):
         self.env = outer
         return new
 
-    def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body) -> list[Op]:
-        """Emit a loop over every ``stride``-th number from ``first`` on, below ``count``."""
+    def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body, attr: str | None = None) -> list[Op]:
+        """Emit a loop over every ``stride``-th number from ``first`` on, below ``count``. ``attr``: of `while`."""
         b, wide = self.b, first.type
         assert isinstance(wide, DType)
         types = [value.type for value in initial]
@@ -426,7 +445,7 @@ class _LowerTasks(Rewriter):
         # Near the largest number the sum wraps. Then no iteration is left.
         wrapped = b.emit(ops.lt, following, k)
         following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
-        _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]))
+        _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]), attr=attr)
         return totals
 
 
