@@ -351,7 +351,12 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     code = translate(text, run.ctx.caps, run.ctx.options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(
-        replace(_with_code(info, entry, op.attr), coarsening=op.attr.coarsening, operations=sum(1 for _ in op.regions[0].walk()))
+        replace(
+            _with_code(info, entry, op.attr),
+            group_size=op.attr.group_size,  # several groups of the program may share a workgroup
+            coarsening=op.attr.coarsening,
+            operations=sum(1 for _ in op.regions[0].walk()),
+        )
         for op, info, entry in named
     )
     if run.ctx.options.keep_stages:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import NoReturn
+from collections.abc import Container, Iterable, Mapping
+from typing import NoReturn, Protocol
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.near_names import NoAttribute
 
 
-def declared(name: str, reason: str) -> Callable[..., Later]:
+class Declaration(Protocol):
+    """A constructor of types that this version lacks."""
+
+    def __call__(self, *args: object, **kwargs: object) -> Later: ...
+
+
+def declared(name: str, reason: str) -> Declaration:
     """Return a constructor of types that this version lacks. It returns a stand-in, because libraries declare types that a program may not
     use; the error comes where a type is used."""
 

@@ -15,7 +15,7 @@ from unit.carried_vector_programs import PROGRAMS, check
 import spirograd as sg
 from spirograd.base.dtypes import DType
 from spirograd.lang import context
-from spirograd.simt import subgroup
+from spirograd.simt import block, subgroup
 from validation import rdna3
 from validation.case import load
 from validation.rdna3.execute import EmulatorError
@@ -94,6 +94,34 @@ def test_reductions_of_subgroups(dtype: DType, n: int, size: int) -> None:
     wanted = np.array([np.concatenate([np.full(len(w), f.reduce(w, dtype=w.dtype)) for w in waves]) for f in found])
     assert (y.to_numpy() == wanted).all()
     assert (z.to_numpy() == np.where(np.arange(n) // 32 % 2 == 0, wanted[0], 0)).all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 32), (0, 160), (7, 84), (0, 20_011)])
+def test_groups_that_share_workgroups(low: int, high: int) -> None:
+    """Four of one subgroup each; the last ones lack threads, or are missing. At most 64 workgroups are dispatched, and stride."""
+    sg.init(arch="amdgpu")
+    a = np.random.default_rng(high).integers(-1000, 1000, high).astype(np.int32)
+
+    @sg.kernel
+    def work(x: sg.types.NDArray[sg.i32, 1], y: sg.types.NDArray[sg.i32, 2], low: sg.i32, high: sg.i32):
+        sg.loop_config(block_dim=32)
+        for i in range(low, high):
+            y[i, 0] = block.thread_idx()
+            y[i, 1] = subgroup.broadcast(x[i], sg.u32(0))
+            if x[(i - low) // 32] > 0:
+                y[i, 2] = subgroup.reduce_add(x[i])
+
+    x, y = sg.ndarray(sg.i32, high), sg.ndarray(sg.i32, (high, 3))
+    x.from_numpy(a)
+    work(x, y, low, high)
+    assert ".max_flat_workgroup_size: 128" in work.asm()
+    number = np.arange(high - low)
+    wanted = np.zeros((high, 3), np.int32)
+    wanted[low:, 0] = number % 32
+    wanted[low:, 1] = a[low + number // 32 * 32]
+    sums = np.add.reduceat(a[low:], np.arange(0, high - low, 32))
+    wanted[low:, 2] = np.where(a[number // 32] > 0, sums[number // 32], 0)
+    np.testing.assert_array_equal(y.to_numpy(), wanted)
 
 
 def test_an_access_outside_of_memory_is_found() -> None:

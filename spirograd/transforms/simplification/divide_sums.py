@@ -149,8 +149,9 @@ class _DivideSums(Rewriter):
         """Return the quotient or remainder, without the correction that rounding down takes, if neither operand is negative. Extents of
         arrays are not; legalisation sees that by the maximum."""
         t = op.type
-        signed = isinstance(t, DType) and t.is_signed and op.code in _TRUNCATED
-        if not signed or self._range(value).low < 0 or self._range(divisor).low < 0:
+        if not isinstance(t, DType) or not t.is_signed or op.code not in _TRUNCATED:
+            return self.copy(op)
+        if self._range(value).low < 0 or self._range(divisor).low < 0:
             return self.copy(op)
         return self.b.emit(_TRUNCATED[op.code], value, self.b.emit(ops.max_, divisor, self.b.const(0, t)))
 
