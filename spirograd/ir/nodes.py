@@ -295,11 +295,12 @@ class LoopAttr:
 
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
-    ``uniform``: in a grouped task, all invocations of the workgroup run the same iterations, see `ops.UNIFORM`.
+    ``uniform``: in a grouped task, all invocations of a group run the same iterations, see `ops.UNIFORM`.
 
     At the level "loops", a loop over the iterations of a chunk states how they may be ordered. With ``any_order`` they may run in any
     order, one after the other. With ``independent`` they may also run at the same time, because no iteration accesses what another one
-    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``.
+    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``. Of the attributes
+    below, only "rest" exists at other levels.
 
     - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
       "vectors": the loop computes on vectors.

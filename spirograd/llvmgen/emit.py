@@ -15,7 +15,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import bound_range, loops_of
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
-from spirograd.llvmgen import abi, half
+from spirograd.llvmgen import abi, float_mode, half
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
@@ -163,8 +163,16 @@ def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
             raise ValueError(f"{kernel.name}: {slot} is not in the argument block")
 
 
-def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) -> str:
-    return f"define {linkage}void @{name}({params}) nounwind {{\n{emitter.body_text()}\n  ret void\n}}\n"
+def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter, attributes: str = "nounwind") -> str:
+    return f"define {linkage}void @{name}({params}) {attributes} {{\n{emitter.body_text()}\n  ret void\n}}\n"
+
+
+def _task(module: ModuleText, task: Op, name: str, linkage: str, params: str, emitter: FunctionEmitter) -> str:
+    """Return the function of ``task``; if it flushes subnormal floats, with the function that calls it."""
+    if not (module.options.flush_subnormals and float_mode.supported(module.caps) and float_mode.computes_floats(task)):
+        return _function(name, linkage, params, emitter)
+    inner = _function(f"{name}.flushed", "internal ", params, emitter, "noinline nounwind")
+    return inner + float_mode.flushing(module, name, linkage, params)
 
 
 def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
@@ -172,7 +180,7 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
     emitter.function = name
     emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
-    return _function(name, linkage, BLOCK_PARAMETER, emitter)
+    return _task(module, op, name, linkage, BLOCK_PARAMETER, emitter)
 
 
 def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: str) -> str:
@@ -184,7 +192,7 @@ def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: 
     emitter.bind(body.params, ["%begin", "%end"])
     emitter.ranges.update(dict.fromkeys(body.params, bound_range(task)))
     emitter.region(body)
-    return _function(name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
+    return _task(module, task, name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from spirograd.base.matrix_shapes import SHAPES, TOTAL, row_stride
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
+from spirograd.ir.nodes import Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 
 # Operations that are emitted in the same way for the group and in branches and loops that each invocation runs by itself.
@@ -81,13 +81,13 @@ class GroupBody(Rewriter):
 
 class MaskedBody(GroupBody):
     """The body of an invocation on a GPU, in a group in which some invocations may have no iteration. ``first``: the index of the first
-    thread. ``active``: whether this invocation has an iteration; None: all have one. Inactive invocations only take part in
-    synchronisation. A condition of the group that is not known to be uniform is taken from the first thread, so that all threads take the
-    same branch."""
+    thread. ``number``: the number of this invocation in its group. ``active``: whether it has an iteration; None: all have one. Inactive
+    invocations only take part in synchronisation. A condition of the group that is not known to be uniform is taken from the first thread,
+    so that all threads take the same branch."""
 
-    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, first: Op, active: Op | None) -> None:
+    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, first: Op, active: Op | None, number: Op) -> None:
         super().__init__(b, values)
-        self.caps, self.size, self.first, self.active = caps, size, first, active
+        self.caps, self.size, self.first, self.active, self.number = caps, size, first, active, number
         self.memory: dict[object, SharedRef] = {}
         self.handlers |= {
             **dict.fromkeys((ops.idiv, ops.floordiv, ops.shr), self._quotient),
@@ -197,7 +197,7 @@ class MaskedBody(GroupBody):
     # --- values of other threads ---------------------------------------------------------------------------------------------
 
     def thread_number(self) -> Op:
-        return self.b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
+        return self.number
 
     def _barrier(self) -> None:
         self.b.emit(ops.workgroup_barrier, type=VOID)

@@ -134,12 +134,10 @@ def _guard(b: Builder, divisor: Op) -> Op:
     if _always_safe(divisor):
         return divisor
     t = _dtype(divisor)
-    if _may_be_negative(divisor):
-        shifted = b.emit(ops.bitcast, b.emit(ops.add, divisor, b.const(1, t)), type=unsigned(t))
-        bad = b.emit(ops.le, shifted, b.const(1, unsigned(t)))
-    else:
-        bad = b.emit(ops.eq, divisor, b.const(0, t))
-    return b.emit(ops.select, bad, b.const(1, t), divisor)
+    if not _may_be_negative(divisor):
+        return b.emit(ops.max_, divisor, b.const(1, t))
+    shifted = b.emit(ops.bitcast, b.emit(ops.add, divisor, b.const(1, t)), type=unsigned(t))
+    return b.emit(ops.select, b.emit(ops.le, shifted, b.const(1, unsigned(t))), b.const(1, t), divisor)
 
 
 def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:

@@ -21,11 +21,12 @@ from spirograd.transforms.pass_context import PassContext
 
 _QUOTIENTS = frozenset((ops.idiv, ops.floordiv))
 _REMAINDERS = frozenset((ops.irem, ops.floormod))
+_TRUNCATED = {ops.floordiv: ops.idiv, ops.floormod: ops.irem}
 _MOST_TERMS = 8
 
 
 def divide_sums(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Divide sums of integers by constants part by part, where no result changes."""
+    """Divide sums of integers by constants part by part, and by variables as if rounding towards 0, where no result changes."""
     divides = not kernel.codes.isdisjoint(_QUOTIENTS | _REMAINDERS)
     return _DivideSums().kernel(kernel) if ctx.options.optimize and divides else kernel
 
@@ -127,7 +128,9 @@ class _DivideSums(Rewriter):
 
     def _divide(self, op: Op) -> Op:
         value, divisor = self.args(op)
-        if divisor.code is not ops.const or not isinstance(op.type, DType) or int(divisor.attr) < 2:
+        if divisor.code is not ops.const:
+            return self._divide_by_variable(op, value, divisor)
+        if not isinstance(op.type, DType) or int(divisor.attr) < 2:
             return self.copy(op)
         n, t, given = int(divisor.attr), op.type, self._sum_of(value)
         total, divided = self._range_of_sum(given), None
@@ -141,6 +144,15 @@ class _DivideSums(Rewriter):
         elif op.code is ops.idiv and total.within(1 - n, int(t.max)):
             divided = self._rounded_up(given, n, t)
         return self.copy(op) if divided is None else divided
+
+    def _divide_by_variable(self, op: Op, value: Op, divisor: Op) -> Op:
+        """Return the quotient or remainder, without the correction that rounding down takes, if neither operand is negative. Extents of
+        arrays are not; legalisation sees that by the maximum."""
+        t = op.type
+        signed = isinstance(t, DType) and t.is_signed and op.code in _TRUNCATED
+        if not signed or self._range(value).low < 0 or self._range(divisor).low < 0:
+            return self.copy(op)
+        return self.b.emit(_TRUNCATED[op.code], value, self.b.emit(ops.max_, divisor, self.b.const(0, t)))
 
     def _in_parts(self, given: _Sum, n: int, quotient: bool, t: DType) -> Op | None:
         """Return the quotient or remainder of a sum that is not negative, or None if a division in parts gains nothing.
