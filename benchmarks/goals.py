@@ -50,6 +50,7 @@ GOALS = {
     **{f"ragged, {kind}{of}": Goal(times=2) for kind in ("field", "array") for of in ("", ", gradient")},
     "neighbours, density": Goal(times=1.3),
     "neighbours, force": Goal(times=1.3),
+    "neighbours, kinds": Goal(times=1.3),
     "guarded 1M x 64, field": Goal(times=2),
     "guarded, field, gradient": Goal(times=3),
     "sparse: x[i, j, k] += 1": Goal(times=5),

@@ -12,6 +12,9 @@ start = (SPACING * (grid + rng.uniform(-0.3, 0.3, grid.shape)) + 2 * RADIUS).ast
 number = (start // np.float32(RADIUS)).astype(np.int64) @ [CELLS * CELLS, CELLS, 1]
 order = np.argsort(number, kind="stable")
 
+# Kinds of particles: 0 flows, 1 is a wall, 2 is a body that the others push.
+kind, push = sg.field(sg.i32, N), sg.Vector.field(3, sg.f32, N)
+kind.from_numpy(rng.choice(3, N, p=(0.9, 0.095, 0.005)).astype(np.int32))
 position, force = sg.Vector.field(3, sg.f32, N), sg.Vector.field(3, sg.f32, N)
 density = sg.field(sg.f32, N)
 first, size = sg.field(sg.i32, CELLS**3), sg.field(sg.i32, CELLS**3)
@@ -79,5 +82,26 @@ def forces():
         force[i] = total
 
 
+@sg.kernel
+def forces_of_kinds():
+    for i in range(N):
+        total = sg.Vector([0.0, 0.0, 0.0])
+        if kind[i] == 0:
+            cell = sg.floor(position[i] / RADIUS, sg.i32)
+            for a, b, c in sg.ndrange((-1, 2), (-1, 2), (-1, 2)):
+                k = (cell[0] + a) * CELLS * CELLS + (cell[1] + b) * CELLS + cell[2] + c
+                for j in range(first[k], first[k] + size[k]):
+                    if i != j and (position[i] - position[j]).norm() < RADIUS:
+                        d = position[i] - position[j]
+                        if kind[j] == 0:
+                            total += (1.0 / density[i] + 1.0 / density[j]) * slope(d, d.norm())
+                        else:
+                            f = 2.0 / density[i] * slope(d, d.norm())
+                            total += f
+                            if kind[j] == 2:
+                                push[j] -= f
+        force[i] = total
+
+
 densities()
-CASES = {"neighbours, density": (densities, 1), "neighbours, force": (forces, 1)}
+CASES = {"neighbours, density": (densities, 1), "neighbours, force": (forces, 1), "neighbours, kinds": (forces_of_kinds, 1)}

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spirograd.analysis.effects import may_alias
 from spirograd.analysis.guarded_loops import needed_operations
 from spirograd.base.dtypes import DType, i32, u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Ref, Region, accesses_of
+from spirograd.ir.nodes import BufferRef, Op, Ref, Region, accesses_of
 from spirograd.ir.rewrite import Rewriter
 
 HARMLESS = frozenset(("pure", "read", "structure", "control"))
@@ -42,6 +43,14 @@ class Fission:
         return self.independent.params[0]
 
 
+def are_apart(a: Ref, b: Ref) -> bool:
+    """Return whether two references never access the same bytes. Fields of a tree are apart, unless words hold several elements."""
+    if not may_alias(a, b):
+        return True
+    fields = all(isinstance(ref, BufferRef) and ref.slot.kind == "tree" and ref.dtype.bits >= 32 for ref in (a, b))
+    return fields and a.name != b.name
+
+
 def used_by(op: Op) -> tuple[Op, ...]:
     """Return the values that ``op`` uses, in its regions too."""
     return (*op.args, *[value for region in op.regions for value in region.live_ins])
@@ -52,8 +61,7 @@ def find_fission(
 ) -> Fission | None:
     """Divide an iteration: ``body``, and the independent operations ``before`` it, of which the values ``known`` are not computed again.
     Return None if it has effects other than stores and atomics."""
-    marks = _Marks(carried)
-    marks.mark(body)
+    marks = _Marks(body, carried)
     passed = marks.passed(body, results, {*before, *body.walk()})
     if marks.refused or not all(isinstance(value.type, DType) for value in passed):
         return None
@@ -63,13 +71,15 @@ def find_fission(
 
 
 class _Marks:
-    """The ordered operations of a region. ``refused``: whether there is an effect that has no place in either part."""
+    """The ordered operations of ``body``. ``refused``: whether there is an effect that has no place in either part."""
 
-    def __init__(self, carried: Sequence[Op]) -> None:
+    def __init__(self, body: Region, carried: Sequence[Op]) -> None:
+        effects = [op for op in body.walk() if op.code.effect not in HARMLESS]
         self.ordered = set(carried)
         self.mixed: set[Op] = set()
-        self.written: set[Ref] = set()
-        self.refused = False
+        self.written = {ref for op in effects for _, ref in accesses_of(op)}
+        self.refused = any(op.code not in _EFFECTS for op in effects)
+        self.mark(body)
 
     def mark(self, region: Region) -> bool:
         """Mark the ordered operations of ``region``. Return whether there are any, or an ordered result."""
@@ -88,13 +98,14 @@ class _Marks:
                 self.mixed.add(op)
             return op in self.mixed
         inside = (op, *[inner for region in op.regions for inner in region.walk()])
-        effects = [o for o in inside if o.code.effect not in HARMLESS]
-        self.refused |= any(o.code not in _EFFECTS for o in effects)
-        self.written.update(ref for o in effects for effect, ref in accesses_of(o))
-        if not effects and self.ordered.isdisjoint(used_by(op)):
+        if self.ordered.isdisjoint(used_by(op)) and not any(map(self._sees_changes, inside)):
             return False
         self.ordered.update(inside)
         return True
+
+    def _sees_changes(self, op: Op) -> bool:
+        """Return whether ``op`` accesses memory that the body changes."""
+        return any(not are_apart(ref, changed) for _, ref in accesses_of(op) for changed in self.written)
 
     def yields(self, branch: Op, k: int) -> bool:
         """Return whether result ``k`` of a mixed branch is ordered."""

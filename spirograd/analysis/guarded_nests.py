@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from spirograd.analysis.effects import may_alias
-from spirograd.analysis.fission import HARMLESS, Fission, find_fission, used_by
+from spirograd.analysis.fission import HARMLESS, Fission, are_apart, find_fission, used_by
 from spirograd.analysis.guarded_loops import needed_operations
 from spirograd.base.dtypes import DType, Type, i32, u1
 from spirograd.base.records import dataclass
@@ -88,8 +87,9 @@ def find_guarded_nest(loop: Op, earlier: Sequence[Op], most_known: int) -> Guard
     if fission is None or not carried.isdisjoint(last.results) or any(not carried.isdisjoint(op.args) for op in last.body.walk()):
         return None
     outside = [op for level in levels[:innermost] for op in level.others]
-    read = {ref for op in (*outside, *before, *last.body.ops) for ref in _read(op)}
-    if not all(map(_is_memory_of_program, read | fission.written)) or not all(_are_apart(a, b) for a in fission.written for b in read):
+    read = {ref for op in (*outside, *before) for ref in _read(op)}
+    accessed = {*read, *fission.written, *[ref for op in last.body.ops for ref in _read(op)]}
+    if not all(map(_is_memory_of_program, accessed)) or not all(are_apart(a, b) for a in fission.written for b in read):
         return None
     outer, guard = levels[:innermost], _guard(index, tests, known)
     if any(_uses_levels(region, outer) for region in (fission.independent, last.body)):
@@ -219,14 +219,6 @@ def _read(op: Op) -> list[Ref]:
 def _is_memory_of_program(ref: Ref) -> bool:
     """Return whether ``ref`` is memory that any thread may read at any time, as adstacks, reports and locks are not."""
     return isinstance(ref, BufferRef) and ref.slot.kind in _PROGRAM
-
-
-def _are_apart(a: Ref, b: Ref) -> bool:
-    """Return whether two references never access the same bytes. Fields of a tree are apart, unless words hold several elements."""
-    if not may_alias(a, b):
-        return True
-    fields = all(isinstance(ref, BufferRef) and ref.slot.kind == "tree" and ref.dtype.bits >= 32 for ref in (a, b))
-    return fields and a.name != b.name
 
 
 def _guard(index: Op, tests: Sequence[_Test], known: Sequence[Op]) -> Region:

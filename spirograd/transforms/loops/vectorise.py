@@ -48,7 +48,7 @@ class _Vectorise(ChunkLoopRewriter):
     def chunk_task(self, op: Op) -> Op:
         self.chunks = op.attr.chunks
         self.alternatives = set()
-        bodies = [self.region(op.regions[1]), *op.regions[2:]]
+        bodies = [self.region(body) for body in op.regions[1:]]
         if self.chunks.unit > 1:
             bodies = [_in_units(body, self.chunks.unit) for body in bodies]
         attr = replace(op.attr, chunks=self.chunks, alternatives=tuple(sorted(self.alternatives)))
@@ -56,11 +56,11 @@ class _Vectorise(ChunkLoopRewriter):
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
         op = loop.loop
-        if not op.attr.independent:
-            return self.keep(op)
         nests = find_listed_nests(loop, self.ctx.options, self.ctx.caps)
         if nests and self._lists(loop, nests):
             return self._list(loop, nests)
+        if not op.attr.independent:
+            return self.keep(op)
         plan = lanes_of(loop, self.ctx.options, has_masks(self.ctx.caps))
         if plan is not None and self._runs_in_lanes(loop, plan):
             self._vectorise(loop, plan)
@@ -71,7 +71,7 @@ class _Vectorise(ChunkLoopRewriter):
 
     def _lists(self, loop: ChunkLoop, nests: Sequence[ListedNest]) -> bool:
         """Return whether to list iterations of ``nests``, unless the options name an alternative. Note the alternatives."""
-        if not is_exchangeable(loop.body, self.bodies):
+        if not loop.loop.attr.independent or not is_exchangeable(loop.body, self.bodies):
             return True
         masks = has_masks(self.ctx.caps)
         plan = lanes_of(loop, self.ctx.options, masks)

@@ -104,6 +104,14 @@ def test_arrays_may_overlap() -> None:
     assert nest_of(SUM.replace("load[x]", "load[w]").replace("%r = add", "%z = " + EFFECT.format("v"))) is None
 
 
+def test_loads_of_changed_memory_stay_in_order() -> None:
+    changed = SUM.replace("%r = add", "%h = load[y](%j) : f32\n  %i = add(%h, %q) : f32\n  store[y](%j, %i)\n  %r = add")
+    nest = nest_of(changed)
+    assert nest is not None and [op.code.name for op in nest.fission.passed] == ["mul"]
+    assert codes(nest.fission.independent) == ["mul", "yield"]
+    assert sorted(op.code.name for op in nest.fission.ordered) == ["add", "add", "load", "param", "store"]
+
+
 MIXED = SUM.replace(
     "%r = add(%t, %q) : f32",
     """%h = load[y](%j) : f32
