@@ -13,6 +13,7 @@ from spirograd.base.errors import render
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import arithmetic, scalar
+from spirograd.lang.data.field import MatrixField
 from spirograd.lang.data.nodes import Dynamic, SNode
 from spirograd.lang.data.regions import NULL, CellRegion, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
