@@ -13,6 +13,7 @@ from spirograd.base.errors import render
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import arithmetic, scalar
+from spirograd.lang.data.field import MatrixField
 from spirograd.lang.data.nodes import Dynamic, SNode
 from spirograd.lang.data.regions import NULL, CellRegion, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
@@ -170,11 +171,12 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Extended], cell: Valu
             index[k] = begin[axis] * extent + index[k]
     at = [*([] if cell is None else [cell]), *index]
     for place in group.places:
-        if place.field.lies_apart:
-            hidden_element(t, place.field.component_fields[place.component], at).store(0)
+        field = place.field
+        if isinstance(field, MatrixField) and field.lies_apart:
+            hidden_element(t, field.component_fields[place.component], at).store(0)
             continue
-        element = hidden_element(t, place.field, at)
-        component = np.unravel_index(place.component, place.field.element_shape) if place.field.element_shape else ()
+        element = hidden_element(t, field, at)
+        component = np.unravel_index(place.component, field.element_shape) if field.element_shape else ()
         Element(element.ref, element.indices, tuple([b.const(int(k)) for k in component])).store(0)
     for node in group.tables:
         assert node.table is not None and node.cells_in is not None
