@@ -10,15 +10,17 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.near_names import NoAttribute
 
 
-def declared(name: str, reason: str) -> Callable[..., Later]:
-    """Return a constructor of types that this version lacks. It returns a stand-in, because libraries declare types that a program may not
-    use; the error comes where a type is used."""
+class Declared:
+    """A constructor of types that this version lacks. It makes stand-ins, because libraries declare types that a program may not use; the
+    error comes where a type is used."""
 
-    def declare(*args: object, **kwargs: object) -> Later:
+    def __init__(self, name: str, reason: str) -> None:
+        self.__name__ = name
+        self._reason = reason
+
+    def __call__(self, *args: object, **kwargs: object) -> Later:
         given = (*(repr(value) for value in args), *(f"{key}={value!r}" for key, value in kwargs.items()))
-        return Later(f"{name}({', '.join(given)})", reason)
-
-    return declare
+        return Later(f"{self.__name__}({', '.join(given)})", self._reason)
 
 
 class _NoAttribute(SpirogradUnsupportedError, AttributeError):

@@ -111,6 +111,11 @@ class Window(Silent):
     frame = 0
     fps_limit = None
 
+    @property
+    def GUI(self) -> Panel:
+        """The old name of `get_gui()`."""
+        return self.get_gui()
+
     def __enter__(self) -> Window:
         return self
 
@@ -182,12 +187,24 @@ class Ui(metaclass=_Names):
 
 
 def install(taichi: Any, frames: Frames) -> None:
-    """Replace the windows of the module ``taichi``, and the pauses of matplotlib, in which it draws."""
+    """Replace the windows of the module ``taichi``, those of OpenCV, and the pauses of matplotlib, in which it draws."""
     Silent.frames, Silent.library = frames, taichi
     taichi.GUI = GUI
     taichi.ui = Ui
+    _replace_windows_of_opencv(frames)
     try:
         from matplotlib import pyplot
     except ImportError:
         return
     pyplot.pause = lambda interval: frames.shown()
+
+
+def _replace_windows_of_opencv(frames: Frames) -> None:
+    """`waitKey` ends a frame, and no key is pressed."""
+    try:
+        import cv2
+    except ImportError:
+        return
+    for name in ("imshow", "namedWindow", "moveWindow", "resizeWindow", "destroyWindow", "destroyAllWindows", "setMouseCallback"):
+        setattr(cv2, name, lambda *args, **kwargs: None)
+    cv2.waitKey = lambda *args: frames.shown() or -1
