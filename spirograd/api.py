@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spirograd import kernel_coverage
 from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError, translate_by
 from spirograd.base.later import Later
@@ -87,8 +88,8 @@ def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     `gpu` (also as ``"gpu"``), of which the first that works is used; by default the CPU. The environment variable ``SG_ARCH`` overrides it.
     The other options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
-    Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
-    and for unknown options. The previous session then continues.
+    Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a
+    warning), and SpirogradOptionError, which is one, for unknown options. The previous session then continues.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
     wanted = gpu if wanted == "gpu" else wanted
@@ -146,7 +147,8 @@ def reset() -> None:
     """End the session: its fields, arrays and compiled kernels cannot be used any more."""
     translate_by(None)
     if context.has_session():
-        session = context.session()
+        session = running()
+        kernel_coverage.end_session(session.probes)
         context.set_session(None)
         session.close()
         root.reset()

@@ -29,7 +29,7 @@ from spirograd.base.sizes.size_nodes import IfLess, Size, walk
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, ChunkAttr, Kernel, Op
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, TaskAttr
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
@@ -81,6 +81,7 @@ from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_adstacks import place_adstacks
 from spirograd.transforms.tasks.private_copies import private_copies
 from spirograd.transforms.tasks.reductions import reductions
+from spirograd.transforms.tasks.size_groups import size_groups
 
 if TYPE_CHECKING:
     from spirograd.ir.interp_state import OnOp
@@ -139,6 +140,7 @@ def compile_kernel(
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_adstacks, kernel, "kernel")
         kernel = run.apply(private_copies, kernel, "kernel")
+        kernel = run.apply(size_groups, kernel, "kernel")
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
@@ -306,7 +308,7 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(_with_code(info, entry, op.attr.chunks) for op, info, entry in named)
+    tasks = tuple(_with_code(info, entry, op.attr) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)
@@ -317,10 +319,10 @@ def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compile
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 
-def _with_code(info: TaskInfo, entry: str, chunks: ChunkAttr | None) -> TaskInfo:
-    """The description of a task whose code was planned. ``chunks``: what was planned for its loops, if any."""
-    info = replace(info, entry=entry, binary=0)
-    return info if chunks is None else replace(info, lanes=chunks.lanes, alternatives=chunks.alternatives)
+def _with_code(info: TaskInfo, entry: str, attr: TaskAttr) -> TaskInfo:
+    """The description of a task whose code was planned. ``attr``: its attributes then."""
+    info, chunks = replace(info, entry=entry, binary=0, alternatives=attr.alternatives), attr.chunks
+    return info if chunks is None else replace(info, lanes=chunks.lanes)
 
 
 def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
@@ -332,7 +334,7 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
     tasks = []
     for task, info in zip(kernel.body.ops, _by_task(kernel, artifact)):
         module, bindings = emit_task(task, kernel, artifact.args, run.ctx.caps, run.ctx.options)
-        tasks.append(replace(info, entry="main", binary=len(binaries), bindings=bindings))
+        tasks.append(replace(info, entry="main", binary=len(binaries), bindings=bindings, alternatives=task.attr.alternatives))
         binaries.append(module)
         if run.ctx.options.keep_stages:
             run.stages |= {f"{info.name}.spv": module, f"{info.name}.spvasm": disassemble(module)}
@@ -349,7 +351,7 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
     code = translate(text, run.ctx.caps, run.ctx.options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(
-        replace(info, entry=entry, binary=0, coarsening=op.attr.coarsening, operations=sum(1 for _ in op.regions[0].walk()))
+        replace(_with_code(info, entry, op.attr), coarsening=op.attr.coarsening, operations=sum(1 for _ in op.regions[0].walk()))
         for op, info, entry in named
     )
     if run.ctx.options.keep_stages:

@@ -11,7 +11,7 @@ from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.dtypes import ALL, DType, f32, i32
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradOptionError, SpirogradRuntimeError
 from spirograd.base.records import dataclass, fields
 from spirograd.base.wording import did_you_mean
 from spirograd.runtime.offline_cache import default_folder
@@ -35,6 +35,7 @@ class Config:
     float_bounds: str = "error"
     number_format: str = "shortest"
     fast_math: bool = True
+    subnormals: str = "keep"
     fuse_tasks: bool = True
     tune: bool = True
     offline_cache: bool = True
@@ -105,12 +106,14 @@ _CHOICES = {
     "negative_powers": ("truncate", "ignore_sign"),
     "number_format": ("shortest", "fixed"),
     "overflow": ("error", "warn"),
+    "subnormals": ("keep", "flush"),
 }
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
 def make_config(arch: str, options: dict[str, object]) -> Config:
-    """Return the configuration for `init`. Raises SpirogradRuntimeError for an unknown option or a value of the wrong type."""
+    """Return the configuration for `init`. Raises SpirogradOptionError for an unknown option, SpirogradRuntimeError for a value of the
+    wrong type."""
     config = Config(arch=arch)
     known = {f.name: f for f in fields(Config)}
     for name, value in options.items():
@@ -121,7 +124,7 @@ def make_config(arch: str, options: dict[str, object]) -> Config:
                 _ignored(name, value)
         else:
             hint = did_you_mean(name, [*known, *WITHOUT_EFFECT])
-            raise SpirogradRuntimeError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
+            raise SpirogradOptionError(f"`init` has no option `{name}`{'; ' if hint else ''}{hint}")
     for name, option in known.items():
         text = os.environ.get(_ALIASES.get(name, f"SG_{name.upper()}"), "")
         if text and name != "arch":

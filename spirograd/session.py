@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from spirograd import kernel_coverage
 from spirograd.base import knobs, spans
 from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import CompiledKernel, Stage
@@ -28,7 +29,7 @@ from spirograd.base.device import (
     SharesMemory,
 )
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.once import once, one_at_a_time
 from spirograd.base.options import LOOPS, CompileOptions
@@ -93,6 +94,7 @@ class Session:
         self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
+            flush_subnormals=config.subnormals == "flush",
             unfused_by=config.unfused_by(),
             disjoint_by=knobs.switched_off("SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"),
             check_bounds=config.check_out_of_bound or config.debug,
@@ -112,6 +114,7 @@ class Session:
         self._builtins: dict[Hashable, LaunchPlan] = {}
         self.compiled = 0
         self.prepared = 0  # kernels that were compiled, or taken from the offline cache
+        self.probes = kernel_coverage.new_probes()
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
         self.bandwidth: float | None = None  # bytes a second of copies, once that was measured
@@ -189,8 +192,14 @@ class Session:
         return self._loaded(compiled, lambda: kernel, options, functools.partial(_locations, kernel, compiled), compilation)
 
     def keeps_traces(self) -> bool:
-        """Whether the offline cache keeps traces of kernels. It does not where stages are shown or replaced."""
-        return self.cache is not None and not self.caps.target.interpreted and not self._shows_stages() and not knobs.get("SG_OVERRIDE")
+        """Whether the offline cache keeps traces of kernels. It does not where stages are shown or replaced, or coverage is measured."""
+        return (
+            self.cache is not None
+            and self.probes is None
+            and not self.caps.target.interpreted
+            and not self._shows_stages()
+            and not knobs.get("SG_OVERRIDE")
+        )
 
     def name_of_trace(self, text: str) -> str:
         """The name of a trace in the offline cache: what it depends on of device, options and compiler, and ``text``."""
@@ -245,30 +254,34 @@ class Session:
 
     def measured_choices(self) -> list[str]:
         """Return a line for each choice of code that launches of a kernel have made by its time."""
-        tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.kernel)
-        return [f"{tuning.kernel}, {choice}" for tuning in tunings for choice in tuning.choices()]
+        tunings = [] if self.tuner is None else sorted(self.tuner.tunings, key=lambda tuning: tuning.compiled.name)
+        return [f"{tuning.compiled.name}, {line}" for tuning in tunings for line in tuning.lines()]
 
     @once
     def tuner(self) -> Tuner | None:
-        """What measures alternatives to the code of the cost model; None if launches are not done when they return, or under checks, where
+        """What measures alternatives to the code of the cost model; None if the device cannot time its work, or under checks, where
         alternatives differ in what they report first."""
         target, config = self.caps.target, self.cfg
-        if not config.tune or config.debug or self.plain or target.asynchronous or target.interpreted:
+        if not config.tune or config.debug or self.plain or target.interpreted:
             return None
         from spirograd.runtime.tuning import Tuner
 
-        return Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache)
+        try:
+            return Tuner(self.launcher, f"{self.device.info.name} {self.device.info.detail}", self.cache)
+        except SpirogradUnsupportedError:
+            return None
 
     def _alternative(self, kernel: nodes.Kernel, options: CompileOptions, name: str) -> CompiledKernel:
         """Compile ``kernel`` with an alternative to a decision of the cost model, or take it from the offline cache."""
         options = replace(options, alternative=name)
-        if self.cache is None:
-            return _compile_kernel(kernel, self.device.caps, options, _NOT_KEPT)
-        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
-        found = self.cache.get(key)
+        key = _NOT_KEPT if self.cache is None else kernel_key(kernel, self.device.caps, options, self.cache.code)
+        found = None if self.cache is None else self.cache.get(key)
         if found is None:
             found = _compile_kernel(kernel, self.device.caps, options, key)
-            self.cache.put(key, found)
+            if self.assembler is not None:  # Loading text would keep other threads from launching while the driver compiles it.
+                found = self.assembler.assemble(found)
+            if self.cache is not None:
+                self.cache.put(key, found)
         return found
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:

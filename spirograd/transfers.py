@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import numpy as np
@@ -17,7 +18,7 @@ from spirograd.base.arrays import Array
 from spirograd.base.device import Buffer, Device, SharesMemory
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.config import Config
-from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch, unread
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
 from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.runtime import graph_recording
@@ -67,8 +68,10 @@ class Transfers:
         self.gradients = gradients
         self.pending: list[tuple[int, Callable[[], None]]] = []
         self._copies: dict[tuple[int, object, object, object], Allocation] = {}
-        # Arrays that the host addresses: argument, what errors call it, array, copy.
+        self._clones: dict[tuple[object, ...], Tensor] = {}  # of tensors in memory of the GPU that kernels cannot use in place
+        # Arrays that the kernel may write to, those of the host and of the device: argument, what errors call it, array, copy.
         self._host: list[tuple[int, str, Array, Allocation | None]] = []
+        self._device: list[tuple[int, str, object, object]] = []
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
         self.tensors: dict[int, tuple[str, protocols.Tensor]] = {}  # those of torch by argument, with what errors call them
         self.torch_records = False  # whether torch records operations on one of them
@@ -96,18 +99,13 @@ class Transfers:
         return binding
 
     def _gradient(self, tensor: HasGradient, label: str) -> object:
-        """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
-        but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
+        """Return the gradient of a tensor that requires one: zeros, if it has none yet. Also for launches of kernels that are
+        differentiated later, but not where torch records nothing (`torch.no_grad()`). Arrays of other libraries bring theirs."""
         if not is_torch(tensor):
             return tensor.grad
         recording = sys.modules["torch"].is_grad_enabled()
-        if tensor.is_leaf or tensor.retains_grad:
-            if tensor.grad is None and (self.gradients or recording):
-                tensor.grad = tensor.detach().new_zeros(tensor.shape)
-            return tensor.grad
-        if not self.gradients:
-            return None
-        if recording:  # else it is the caller who hands the gradient on, as functions of torch's own do
+        inner = not (tensor.is_leaf or tensor.retains_grad)  # torch's reverse pass leaves its gradient empty
+        if inner and self.gradients and recording:  # else the caller hands the gradient on, as functions of torch's own do
             problem = f"{label}: this tensor is computed by torch from others, to which no gradient flows back"
             hint = "use `sg.ad.torch_function(kernel, ...)`, pass `t.detach()`, or call `t.retain_grad()` and hand `t.grad` on"
             if self.session.cfg.ad_broken_chain == "error":
@@ -115,9 +113,10 @@ class Transfers:
             if self.session.cfg.ad_broken_chain == "warn" and problem not in self.session.warned:
                 self.session.warned.add(problem)
                 logger.warning(render(problem, None, hint))
-        with warnings.catch_warnings():  # torch warns of reading a gradient that its own reverse pass leaves empty
-            warnings.simplefilter("ignore", UserWarning)
-            if tensor.grad is None:
+        with warnings.catch_warnings() if inner else contextlib.nullcontext():  # torch warns of reading such a gradient
+            if inner:
+                warnings.simplefilter("ignore", UserWarning)
+            if tensor.grad is None and (self.gradients or recording):
                 tensor.grad = tensor.detach().new_zeros(tensor.shape)
             return tensor.grad
 
@@ -129,7 +128,7 @@ class Transfers:
         graph_recording.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
-            bound = self._bind_in_place(value, found, element_shape, label)
+            bound = self._bind_in_place(value, found, element_shape, label, index)
             if bound is not None:
                 return bound
         array, write_back = _host_array(value)
@@ -147,7 +146,7 @@ class Transfers:
         return ArrayBinding(copy.address, shape, 0, 0, copy), self._copy_back(copy, array, write_back, label)
 
     def _bind_in_place(
-        self, value: object, found: DeviceArray, element_shape: tuple[int, ...], label: str
+        self, value: object, found: DeviceArray, element_shape: tuple[int, ...], label: str, index: int | None
     ) -> tuple[ArrayBinding, Callable[[], None] | None] | None:
         """As `_bind`, for an array in memory of a GPU; None if it is not the one of the session. The launch comes after what its library
         was asked to do so far, and before what it is asked to do next; nothing waits."""
@@ -160,7 +159,7 @@ class Transfers:
             if not is_torch(value):
                 reason = f"does not begin at a multiple of {_FOREIGN_ALIGNMENT} bytes" if found.contiguous else "is not contiguous"
                 raise SpirogradRuntimeTypeError(render(f"{label}: the array {reason}", None, "pass a contiguous copy"))
-            whole = value.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
+            whole = self._clone(value)
             write_back = functools.partial(_copy_into, value.detach(), whole, label)
             found = device_array(whole) or found
         buffer = sharing.adopt(found.address, found.nbytes)
@@ -175,8 +174,18 @@ class Transfers:
             copy = self.session.memory.allocate(max(found.nbytes, 1))
             copy.copy_from(allocation, found.nbytes)
             allocation, write_back = copy, functools.partial(_refuse_write, label)
+        if index is not None:
+            self._device.append((index, label, value, whole if whole is not value else None))
         shape = found.shape[: len(found.shape) - len(element_shape)]
         return ArrayBinding(allocation.address, shape, 0, 0, allocation), write_back
+
+    def _clone(self, tensor: Tensor) -> Tensor:
+        """Return a contiguous copy of a tensor. One that is passed twice is one array in the kernel, too."""
+        same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        clone = self._clones.get(same)
+        if clone is None:
+            clone = self._clones[same] = tensor.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
+        return clone
 
     def _copy(self, array: Array) -> Allocation:
         """The array in device memory. One that is passed twice is one array in the kernel, too."""
@@ -234,18 +243,21 @@ class Transfers:
             for stream in self._streams:
                 self.session.sharing.precede(stream)
         if self._copies and len(self._host) > 1:
-            self._refuse_copies(written)
+            _refuse_copies(self._host, written)
+        if self._clones and len(self._device) > 1:
+            _refuse_copies([(index, label, unread(array), copy) for index, label, array, copy in self._device], written)
         for index, run in self.pending:
             if index in written:
                 run()
 
-    def _refuse_copies(self, written: set[int]) -> None:
-        """Raise if the kernel wrote to an array that has memory in common with another one, and one of them was a copy in the launch."""
-        for (k, name, a, copy), (other, other_name, b, other_copy) in itertools.combinations(self._host, 2):
-            if copy is other_copy or not written & {k, other} or not have_common_memory(a, b):
-                continue
-            problem = f"{name} and {other_name.rpartition(': ')[2]} overlap in memory, and the kernel, which writes to one, works on copies"
-            raise SpirogradRuntimeTypeError(render(problem, None, "pass memory of its own for each, or two views of an `sg.ndarray`"))
+
+def _refuse_copies(arrays: Sequence[tuple[int, str, Array, object]], written: set[int]) -> None:
+    """Raise if the kernel wrote to an array that has memory in common with another one, and one of them was a copy in the launch."""
+    for (k, name, a, copy), (other, other_name, b, other_copy) in itertools.combinations(arrays, 2):
+        if copy is other_copy or not written & {k, other} or not have_common_memory(a, b):
+            continue
+        problem = f"{name} and {other_name.rpartition(': ')[2]} overlap in memory, and the kernel, which writes to one, works on copies"
+        raise SpirogradRuntimeTypeError(render(problem, None, "pass memory of its own for each, or two views of an `sg.ndarray`"))
 
 
 def _copy_into(tensor: Tensor, source: Tensor, label: str) -> None:

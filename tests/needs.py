@@ -47,6 +47,7 @@ _PACKAGES = (
     "imageio_ffmpeg",
     "scipy",
     "mpi4py",
+    "coverage",
 )
 
 

@@ -154,12 +154,16 @@ class Launch:
     """A launch of a kernel, with the memory that it uses and keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
     arguments."""
 
-    __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")
+    __slots__ = ("args", "arrays", "buffers", "external", "fields", "kernel", "number", "packer", "session", "snapshots", "specialization")
+
+    has_run = False  # whether it ran before it is recorded
 
     def __init__(self, session: Session, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
         self.session = session
+        self.kernel = kernel
         self.specialization = specialization
         self.packer = packer
+        self.args = args
         self.arrays: list[Ndarray | ExternalArray | None] = []
         self.external: dict[int, ExternalArray] = _NO_ARRAYS  # of NumPy and torch
         footprint = footprint_of(specialization)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
-from spirograd.ad.losses import forget_losses, loss_of
+from spirograd.ad.losses import FieldLoss, forget_losses, loss_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
+from spirograd.ad.sequence_replay import FollowsSequences
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
@@ -54,7 +55,7 @@ _INACTIVE = "depends on no memory that has a gradient"
 _INACTIVE_HINT = "a number that Python has read outside of the tape, or has converted, has no gradient: have the kernel read the field"
 
 
-class Tape(FollowsNumbers, NearNames):
+class Tape(FollowsSequences, FollowsNumbers, NearNames):
     """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss): kernel()``.
 
     ``loss``: a field, array or torch tensor of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at
@@ -93,7 +94,7 @@ class Tape(FollowsNumbers, NearNames):
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
+        self._recorded: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
         # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
@@ -135,6 +136,9 @@ class Tape(FollowsNumbers, NearNames):
             self._loss.clear()
         self._foreign = ForeignWrites(context.session().own_writes())
         self._exposed = Exposed(self._used, self._unseen_write)
+        alone = type(self) is Tape and self._outer is None and self._access_rule is None and self._check is None
+        if alone and isinstance(self._loss, FieldLoss):
+            self._may_repeat()
         context.set_recorder(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -169,11 +173,13 @@ class Tape(FollowsNumbers, NearNames):
             self._left = self._generations()
 
     def _reverse_at_end(self) -> None:
+        sequence = None if self._loss is None else self._end_sequence(self._loss.key)
         if self._check is not None:
             self._check.begin()
         self._run_reverse(last=True)
         if self._check is not None:
             self._check.run()
+        self._repeat_later(sequence)
 
     def grad(self) -> None:
         """Run the reverse pass of the recorded launches, starting from 1 for the gradient of the loss, or without a loss from the gradients
@@ -189,7 +195,7 @@ class Tape(FollowsNumbers, NearNames):
         if self._left is None:
             self._check_others()
         self._check_left()
-        if self._loss is not None:
+        if self._loss is not None and self._following is None:
             self._warn_without_active_output(self._loss.key)
         self._gradients.reverse()
         try:
@@ -209,9 +215,12 @@ class Tape(FollowsNumbers, NearNames):
         try:
             if self._loss is not None:
                 self._loss.seed()
-            self._steps.replay(last)
+            if self._following is not None and last:
+                self._following.reverse()
+            else:
+                self._steps.replay(last)
         except BaseException:
-            if self._steps.closed:
+            if self._recorded.closed:
                 self._release(_FAILED)
             raise
         finally:
@@ -228,12 +237,18 @@ class Tape(FollowsNumbers, NearNames):
         the reverse pass as planned, after it as counted."""
         if self._released is not None:
             return self._released
+        if self._following is not None and self._following.is_complete:
+            return self._following.sequence.report
         return self._steps.report()
 
     def _release(self, why: str) -> None:
         self._released, self._ended = self.memory_report(), why
-        self._steps.close()
-        self._steps = TapeRecording()
+        if self._following is not None:
+            self._following.end()
+            self._following = None
+        self._recorded.close()
+        self._recorded = TapeRecording()
+        self._launches = None
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._inactive = {}
@@ -242,6 +257,8 @@ class Tape(FollowsNumbers, NearNames):
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `Recorder`."""
+        if self._follow(kernel, args):
+            return None
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
         exposed = self._exposed
@@ -253,30 +270,32 @@ class Tape(FollowsNumbers, NearNames):
         if foreign is not None and not foreign.are_none():
             for access in footprint_of(specialization).used:
                 foreign.check(*launch.memory(access))
-        return self._launch(kernel, launch, exposed)
+        return self._launch(launch, exposed)
 
-    def _launch(self, kernel: Kernel, launch: Launch, exposed: Exposed) -> Returned:
+    def _launch(self, launch: Launch, exposed: Exposed) -> Returned:
         session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
-        gradient = kernel.grad.of(session, launch.specialization)
+        gradient = launch.kernel.grad.of(session, launch.specialization)
         gradient.warn()
         memory = derivative_footprint_of(gradient)
         launch.number = self.drawn
         self._check_repeatable(launch)
-        if exposed.active:
+        if exposed.active and not launch.has_run:
             exposed.before(launch, memory.accesses)
         if launch.external:
             self._tensors.before(launch)
-        self._follow(gradient, memory, launch)
+        self._report_broken_chains(gradient, memory, launch)
         if self._access_rule is not None:
             self._access_rule.check(gradient, launch, packer)
         if self._check is not None:
             self._check.before(launch)
-        values = self._steps.add(LaunchStep(launch, gradient, self.returned))
+        values = self._recorded.add(LaunchStep(launch, gradient, self.returned))
+        if self._launches is not None:
+            self._launches.append(launch)
         if self._check is not None:
             self._check.after(launch)
-        if exposed.active:
+        if exposed.active and not launch.has_run:
             exposed.after(launch, memory.writes)
         if gradient.acts:
             for access in memory.active_outputs:
@@ -317,7 +336,7 @@ class Tape(FollowsNumbers, NearNames):
             kernel = launch.specialization.kernel
             raise SpirogradUnsupportedError(f"{repeats} runs launches again, and kernel `{kernel.name}` {reason[0]}", kernel.loc, reason[1])
 
-    def _follow(self, gradient: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
+    def _report_broken_chains(self, gradient: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
         if gradient.returned and self.returned is UNFOLLOWED:
             problem = (
@@ -346,6 +365,8 @@ class Tape(FollowsNumbers, NearNames):
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
+        if self._following is not None:
+            self._settle(self._following)
         at = slice_at(key)
         if self._outer is not None:
             self._outer.save(memory, at)
@@ -365,7 +386,7 @@ class Tape(FollowsNumbers, NearNames):
 
     def _used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
-        return self._steps.used()
+        return self._recorded.used() if self._following is None else self._following.used()
 
     def _look(self) -> None:
         """Look for writes to memory that was handed out, and to tensors."""
@@ -394,6 +415,8 @@ class Tape(FollowsNumbers, NearNames):
 
     def _check_others(self) -> None:
         """Raise if another thread wrote to memory that the reverse needs as it is now."""
+        if self._foreign is None or self._foreign.are_none():
+            return
         for key, _, storage in self._steps.wanted():
             if self._exposed is None or key not in self._exposed.known:
                 self._check_other(key, storage)
@@ -467,6 +490,8 @@ class Tape(FollowsNumbers, NearNames):
 
     def numbers_of(self, memory: FieldOrArray, what: str) -> None:
         """Report that ``what`` reads ``memory`` if gradients end there. See `Recorder`."""
+        if self._following is not None:
+            self._settle(self._following)
         key, storage = memory_identity(memory)
         ended = self._inactive.get(key)
         if ended is not None:
@@ -485,6 +510,8 @@ class Tape(FollowsNumbers, NearNames):
 
         ``saves``: then it finds all memory that they use as they left it.
         """
+        if self._following is not None:
+            self._settle(self._following)
         self._look()  # what was written before is not part of the function
         outer, self._paused = self._paused, [*(self._paused or []), {}]
         try:
@@ -507,13 +534,13 @@ class Tape(FollowsNumbers, NearNames):
         if self._paused is not None or outer is None:
             return function()
         self._look()
-        self._steps = repeated = Repeated(outer)
+        self._recorded = repeated = Repeated(outer)
         try:
             result = function()
             self._look()
             repeated.settle()
         finally:
-            self._steps = outer
+            self._recorded = outer
         return result
 
 

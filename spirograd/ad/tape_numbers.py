@@ -105,9 +105,12 @@ class FollowsNumbers(ProgramRecorder):
     follows_numbers = True
     _numbers: TapeNumbers
     _paused: object
-    _steps: StepStore
     _inactive: dict[Key, tuple[str, Loc | None, object]]
     _active_outputs: set[Key]
+
+    @property
+    def _steps(self) -> StepStore:
+        raise NotImplementedError
 
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]

@@ -152,7 +152,7 @@ class ForeignWrites:
     """Finds writes of other threads to the memory that a tape uses, while the tape is open. ``own``: see `Session.own_writes`."""
 
     def __init__(self, own: OwnWrites) -> None:
-        self._own = own
+        self.own = own
         self._places: dict[Key, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
         self.close, self.are_none = own.close, own.are_all
 
@@ -166,7 +166,7 @@ class ForeignWrites:
             if not isinstance(storage, Ndarray):  # the key of an array may come again, for another one
                 self._places[key] = place
         generations, part = place
-        if not self._own.include(max(generations[""], generations.get(part, 0))):
+        if not self.own.include(max(generations[""], generations.get(part, 0))):
             raise SpirogradRuntimeError(
                 render(
                     f"another thread wrote to {_name(storage)}, which an open tape of thread `{threading.current_thread().name}` uses",

@@ -33,12 +33,13 @@ T = TypeVar("T")
 
 
 class Stored:
-    """A field or ndarray. Its parts are its slices along one axis; a sparse field, and memory without axes, has none."""
+    """A field or ndarray. Its parts are its slices along one axis; a sparse field, a field whose components have no common layout, and
+    memory without axes have none."""
 
     def __init__(self, name: str, storage: FieldOrArray) -> None:
         self.name = name
         self.storage = storage
-        self._shape = () if storage.sparse_path is not None else storage.shape
+        self._shape = () if storage.sparse_path is not None or storage.lies_apart else storage.shape
         self._origin: Sequence[int] = () if isinstance(storage, Ndarray) else storage.origin
         self._parts_are_bytes: dict[int, bool] = {}  # by axis
 
@@ -126,6 +127,10 @@ class Saved:
         if self._copy_memory is not None:
             return self._copy_memory.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
         return context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
+
+    def byte_ranges(self) -> list[tuple[int, int]] | None:
+        """Return the offsets and numbers of the bytes that were copied, in this order; None if the elements do not lie densely."""
+        return [(block.offset, block.span) for block in self._view.blocks] if _are_bytes(self._view) else None
 
     def free(self) -> None:
         """Give the memory of the copy back. The copy cannot be used any more."""

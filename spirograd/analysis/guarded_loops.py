@@ -38,7 +38,7 @@ def find_guarded_loop(body: Region) -> GuardedLoop | None:
     if not all(_stays(value, param, branch) for value, param in zip(body.results, body.params[1:])):
         return None
     condition = branch.args[0]
-    test = _needed(body, {condition})
+    test = needed_operations(body, {condition})
     if any(op.regions or not set(body.params[1:]).isdisjoint(op.args) for op in test):
         return None
     index = body.params[0]
@@ -50,7 +50,7 @@ def _stays(value: Op, param: Op, branch: Op) -> bool:
     return value is param or (value.code is ops.result and value.args[0] is branch and branch.regions[1].results[value.attr] is param)
 
 
-def _needed(body: Region, wanted: set[Op], branch: Op | None = None) -> tuple[Op, ...]:
+def needed_operations(body: Region, wanted: set[Op], branch: Op | None = None) -> tuple[Op, ...]:
     """Return the operations of ``body`` that compute the values ``wanted``, in order; for ``branch``, without its condition."""
     needed: list[Op] = []
     for op in reversed(body.ops[:-1]):
@@ -73,7 +73,7 @@ class _Opened(Rewriter):
     def body(self, body: Region) -> Region:
         last = body.ops[-1]
         self.b.begin()
-        self.visit_all(_needed(body, {self.branch, *last.args}, self.branch))
+        self.visit_all(needed_operations(body, {self.branch, *last.args}, self.branch))
         return Region(body.params, self.b.end(self.args(last)).ops)
 
     def _if(self, op: Op) -> Op | None:

@@ -11,6 +11,7 @@ Each decision is a function of this file, or of the pass that takes the number, 
 | lanes of vectors, built by `vectorise` | `lanes_of`, `lane_gain` | arithmetic against accesses that are not contiguous, by weights |
 | groups of lanes that share a value | `MOST_GROUPS` | the number of groups |
 | a list of the iterations that pass a guard | `GUARD_STRIP` | the number of iterations that are tested together |
+| a list of the iterations of a guarded nest that pass | `is_worth_listing`, `LISTED` | arithmetic behind the guard; loads in it |
 | scalar iterations, where LLVM would vectorise | `prefers_scalar_iterations` | wide accesses against arithmetic |
 | loops of their own for the edges of rows | `is_worth_copying`, `EDGE_MARGIN` | operations; distance of conditions from the ends |
 | stores past the caches | `bypasses_caches` | bytes written, alignment; operations of the body |
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spirograd.analysis.guarded_loops import find_guarded_loop
+from spirograd.analysis.guarded_nests import GuardedNest
 from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
 from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_report
@@ -153,7 +155,7 @@ _DIVISION, _DIVERGENT_DIVISION = 16, 64
 # The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
 # A body without loops: LLVM vectorises it unless there are branches with effects, or around loads, which few lanes may take.
-_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
+_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 6000
 # The least trips of loops that LLVM does not unroll. It vectorises the code around unrolled loops.
 _SHORTEST = 12
 # The least trips of a serial loop that LLVM vectorises better than the parallel one around it.
@@ -165,6 +167,12 @@ _UNSURE = 4
 # The number of iterations whose guard is tested before those that pass run: so large that the last vector, which is not full, matters
 # little.
 GUARD_STRIP = 4096
+# The number of iterations of a guarded nest that are listed before they run. Their values shall stay in the first-level cache.
+LISTED = 256
+# The least work of an iteration behind the guard for which a list is worth its time, in the units of `cost_of`: what a branch costs whose
+# outcome the CPU does not predict. The most values of the guard that are listed, too, instead of being computed again: stores of each test
+# cost more than the few loads and operations of those that pass.
+_LEAST_LISTED, MOST_KNOWN = 10, 1
 _UNSEEN = ("pure", "read", "structure")  # effects that change nothing
 _FREE_IN_LANES = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
@@ -179,11 +187,16 @@ def has_masks(caps: Capabilities) -> bool:
     return "+avx2" in caps.cpu_features
 
 
+def takes_vectors(options: CompileOptions) -> bool:
+    """Return whether the level of optimisation includes vectors."""
+    return options.optimize and options.opt_level >= 2
+
+
 def lanes_of(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
     """Return the values of ``loop`` that differ between lanes, if its iterations can run as lanes of vectors and might gain from it; else
     None. ``masks``: whether the CPU has masked loads and stores."""
     body = loop.body
-    if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
+    if not takes_vectors(options) or body.params[0].type is not i32:
         return None
     loops = bool(body.codes & {ops.for_, ops.while_})
     vectors = whole_vectors(loop, MASKED_LANES, MOST_GROUPS) if masks else None
@@ -201,6 +214,17 @@ def lanes_of(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformit
     if vectors is not None and not (options.check_bounds or options.check_overflow):
         plan.find_groups(vectors)
     return plan if loops or plan.divergent or plan.groups else None
+
+
+def compresses(caps: Capabilities) -> bool:
+    """Return whether one instruction moves the chosen lanes of a vector together."""
+    return "+avx512f" in caps.cpu_features
+
+
+def is_worth_listing(nest: GuardedNest) -> bool:
+    """Return whether the iterations of ``nest`` that pass the guard are worth a list: the CPU cannot predict the guard, which depends on
+    elements, and much work waits behind it."""
+    return ops.load in nest.guard.codes and cost_of(nest.fission.body, {}) >= _LEAST_LISTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class ModuleTarget:
     compile_options: CompileOptions
     warned: set[Hashable]
     broken_chains: str
+    probes: None = None  # Modules run without Python, which would read them.
 
 
 def target_of(session: Session, arch: str, caps: Capabilities) -> ModuleTarget:

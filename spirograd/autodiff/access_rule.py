@@ -1,7 +1,7 @@
-"""The rule of global data access: within an adstack, memory with a gradient is not overwritten once it has been read.
+"""The global data access rule: within a tape, memory with a gradient is not overwritten once it has been read.
 
-The adstacks of the family compute wrong gradients of programs that break it. `checking` turns a kernel into another one that does the same,
-and fails where the rule is broken: it marks each element that it reads, and checks the mark before it writes one.
+Taichi's tapes compute wrong gradients for programs that break this rule. `checking` turns a kernel into one that does the same and fails
+where the rule is broken: it marks each element that it reads, and checks the mark of each element that it writes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spirograd.transforms.simplification.inline_calls import inline_calls
 
 
 def checking(kernel: Kernel, shadow: ShadowOf, caps: Capabilities, options: CompileOptions) -> tuple[Kernel, tuple[Outer, ...]]:
-    """Return a kernel that does what ``kernel`` (kernel IR) does, without prints, and checks the rule; and the memory that it has marks
-    for.
+    """Return a kernel that does what ``kernel`` (kernel IR) does, without prints, and checks the rule. Return also the memory whose
+    elements it marks.
 
-    The marks are arrays of i32 behind the arguments of ``kernel``, one for each such memory, with its shape. They are zero where nothing
-    was read.
+    The marks are arrays of i32 after the arguments of ``kernel``, one for each such memory, with its shape. The mark of an element that was
+    not read is zero.
     """
     kernel = inline_calls(kernel, PassContext(caps, options))
     marks: dict[Outer, ArrayRef] = {}
@@ -66,6 +66,6 @@ class _Checks(Rewriter):
         if mark is not None:
             assert ref is not None
             unread = self.b.emit(ops.eq, self.b.load(mark, *self._place(op)), self.b.const(0))
-            message = f"breaks the global data access rule: `{ref.name}` is overwritten after it was read in the same adstack"
+            message = f"breaks the global data access rule: `{ref.name}` is overwritten after it was read in the same tape"
             self.b.emit(ops.check, unread, attr=FaultSite("assert", message.replace("{", "{{").replace("}", "}}"), (), op.loc), type=VOID)
         return self.copy(op)

@@ -13,7 +13,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempRef, ref_of
 
 ShadowOf = Callable[[Ref], "Ref | None"]
-# A value, or memory of a launch, through which values flow.
+# A value, or memory that is private to a launch.
 Node = Union[Op, TempRef, AdstackRef]
 
 # Operands that the results of structural operations depend on.
@@ -39,9 +39,9 @@ def is_float(t: Type | tuple[Type, ...]) -> bool:
 class Activity:
     """The result of `activity`.
 
-    ``flows``: for each float value (and temporary) the values that it is computed from, differentiably. ``varied`` values depend on an
-    active input (a read of memory with a gradient). An active output (a write of such memory, a returned value) depends on ``useful``
-    values. An active value is both.
+    ``flows``: for each float value (and temporary), the values that it depends on differentiably. ``varied`` values depend on an active
+    input (a read of memory with a gradient). ``useful`` values are those that an active output (a write of such memory, a returned value)
+    depends on. An active value is varied and useful.
     """
 
     flows: dict[Node, list[Node]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Activity:
 
 
 def activity(kernel: Kernel, shadow: ShadowOf) -> Activity:
-    """Find the active values of kernel IR. ``shadow``: the gradient of outer memory, None if it has none."""
+    """Find the active values of kernel IR. ``shadow``: returns the gradient of outer memory, or None if it has none."""
     result = Activity()
     active_inputs: list[Node] = []
     active_outputs: list[Node] = list(kernel.returns)

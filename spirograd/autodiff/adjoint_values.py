@@ -23,7 +23,7 @@ def zero(b: Builder, t: Type) -> Op:
 
 
 def entries(b: Builder, value: Op) -> list[Op]:
-    """Return the scalars of a vector, or a scalar itself."""
+    """Return the scalars of a vector, or a tuple of the scalar itself."""
     if not isinstance(value.type, Vec):
         return [value]
     return [b.emit(ops.extract, value, b.const(k)) for k in range(value.type.n)]
@@ -47,7 +47,7 @@ def temp_of(name: str, t: Type) -> TempRef:
 
 
 def places(b: Builder, ref: TempRef) -> list[tuple[Op, ...]]:
-    """Return the indices of each scalar of a temporary with one axis at most."""
+    """Return the indices of each scalar of a temporary, which has at most one axis."""
     return [(b.const(k),) for k in range(ref.shape[0])] if ref.shape else [()]
 
 

@@ -19,7 +19,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempKind, TempRef
 from spirograd.ir.rewrite import Rewriter
 
-# Bytes of adstacks below which counting does not pay, because the heap is that large in any case.
+# Bytes of adstacks below which counting does not pay, because the heap is never smaller.
 _SMALL = 1 << 20
 # The most thread slots of a task, on GPUs.
 _MOST_SLOTS = 1 << 16
@@ -32,7 +32,7 @@ Path = tuple[Region, ...]
 @dataclass(frozen=True, slots=True)
 class AdstackGuard:
     """A condition that guards adstacks. ``region``: the branch that an iteration of a parallel loop enters to use ``adstacks``, which the
-    rest of the loop does not use. ``loc``: the location of the first loop in the branch that has one. Guards may be nested: each has
+    rest of the loop does not use. ``loc``: the location of the first loop with an adstack in the branch. Guards may be nested: each has
     adstacks of its own."""
 
     region: Region
@@ -56,7 +56,7 @@ def adstack_guards(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[Adstac
 
 
 def open_loops(kernel: Kernel, sizes: Sequence[Size | None], guards: Sequence[AdstackGuard]) -> tuple[Op, ...]:
-    """Return the parallel loops of ``kernel`` with adstacks outside of the guards ``guards`` whose trip counts do not follow from arguments
+    """Return the parallel loops of ``kernel`` that use adstacks outside of ``guards`` and whose trip counts do not follow from arguments
     and shapes. Loops with small adstacks are omitted, whatever their trip count. ``sizes``: as in `adstack_guards`."""
     inside: frozenset[AdstackRef] = frozenset().union(*[guard.adstacks for guard in guards])
     loops = []
@@ -74,7 +74,7 @@ def _bounds(loop: Op) -> tuple[Size | None, Size | None]:
 
 
 def _slot_bytes(adstacks: Iterable[AdstackRef], sizes: Sequence[Size | None]) -> int | None:
-    """Return the bytes that an invocation needs for ``adstacks``, or None if only a launch knows."""
+    """Return the bytes that an invocation needs for ``adstacks``, or None if they are known only at launch."""
     total = 0
     for adstack in adstacks:
         entries = sizes[adstack.capacity]
@@ -85,8 +85,8 @@ def _slot_bytes(adstacks: Iterable[AdstackRef], sizes: Sequence[Size | None]) ->
 
 
 def _guards(body: Region) -> list[AdstackGuard]:
-    """Return the guards of the adstacks of ``body``: for each adstack the innermost branch, below branches only, that contains all of its
-    uses."""
+    """Return the guards of the adstacks of ``body``: for each adstack, the innermost branch that contains all of its uses and lies in no
+    loop inside of ``body``."""
     paths: dict[AdstackRef, Path] = {}
     _find_paths(body, (), paths)
     by_branch: dict[int, tuple[Region, set[AdstackRef]]] = {}
@@ -114,7 +114,7 @@ def _guard(region: Region, adstacks: frozenset[AdstackRef]) -> AdstackGuard:
 
 
 def _adstacks(op: Op) -> KeysView[AdstackRef]:
-    """Return the adstacks that are used in ``op``, in the order of their first use, in which guards are numbered."""
+    """Return the adstacks that ``op`` uses, in order of first use. Guards are numbered in this order."""
     inside = (inner for region in op.regions for inner in region.walk())
     return dict.fromkeys([x.attr for x in (op, *inside) if isinstance(x.attr, AdstackRef)]).keys()
 
@@ -131,9 +131,9 @@ def guard_count(number: int) -> TempRef:
 
 
 def with_counts(kernel: Kernel, counted: Mapping[int, Op], guards: Mapping[int, AdstackGuard]) -> tuple[Kernel, dict[int, AdstackGuard]]:
-    """Return ``kernel`` extended to count the invocations that use adstacks: before each of the loops ``counted`` its trip count, as a
-    capacity; at the begin of each guard an atomic addition to `guard_count`. ``AdstackRef.slots`` of the adstacks is the number of the
-    count. Return also the guards, with these adstacks."""
+    """Extend ``kernel`` to count the invocations that use adstacks. It records the trip count of each loop in ``counted`` as a capacity
+    before the loop, and adds to `guard_count` atomically at the beginning of each guard. ``AdstackRef.slots`` of the adstacks is the number
+    of the count. Return also the guards, with these adstacks."""
     slots = {adstack: k for k, loop in counted.items() for adstack in _adstacks(loop)}
     slots |= {adstack: k for k, guard in guards.items() for adstack in guard.adstacks}
     counting = _WithCounts(counted, guards, slots).kernel(kernel)

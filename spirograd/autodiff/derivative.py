@@ -24,9 +24,9 @@ class Slice:
 class Residual:
     """A residual: primal memory that a gradient kernel reads.
 
-    ``when``: the state that it reads, "before" the primal runs (also for memory that the primal does not write), or "after" it. ``loc``:
-    the location of a read. ``overwritten``: the location of the write of the primal that comes in between, if there is one: then the state
-    after the primal does not serve. ``at``: the slice that is read, or None if it may be any part of the memory.
+    ``when``: the state that it reads: "before" the primal runs (also for memory that the primal does not write), or "after" it. ``loc``:
+    the location of a read. ``overwritten``: the location of the write by which the primal changes the memory afterwards, if there is one;
+    then the state after the primal does not serve. ``at``: the slice that is read, or None if it may be any part of the memory.
     """
 
     ref: Outer
@@ -38,7 +38,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class PrimalAccess:
-    """Primal memory that the primal reads or writes. ``at``: as in `Residual`."""
+    """Memory that the primal reads or writes. ``at``: as in `Residual`."""
 
     ref: Outer
     loc: Loc | None
@@ -47,9 +47,9 @@ class PrimalAccess:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The description of an adstack of a gradient kernel for users: its loop, its contents, its purpose. ``bytes``: the bytes of an entry;
-    ``every``: the number of iterations that share one entry. ``entries``: the number of entries that it must hold, if an expression gives
-    it. ``number``: the number of the loop, see `loop_numbers`. ``most``: the most iterations of a loop inside of a nest."""
+    """A description of an adstack for users: its loop, its contents, its purpose. ``bytes``: the bytes of an entry; ``every``: the number
+    of iterations that share one entry. ``entries``: the number of entries that it must hold, if an expression gives it. ``number``: the
+    number of the loop, see `loop_numbers`. ``most``: the largest trip count of the loop, if it is part of a nest."""
 
     adstack: AdstackRef
     loop: Loc | None
@@ -67,12 +67,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """The kernel that saves what the derivative needs and memory does not keep (``loads``: the locations of these reads, and where the
-    memory is overwritten). ``kernel`` does what the primal does and saves the values.
+    """The kernel that saves values which the derivative needs and memory does not keep. ``kernel`` does what the primal does and saves the
+    values. ``loads``: the locations of their reads, and where the memory is overwritten.
 
-    ``buffers``: the saved-value buffers, which are array arguments of ``kernel`` and of the derivative behind those of the primal;
-    ``sizes``: rows and columns of each, or None where ``counting`` returns them (both for each buffer, in order), which runs before
-    ``kernel``. ``counting_writes``: the memory that ``counting`` writes, as the primal does, and that is to be restored.
+    ``buffers``: the saved-value buffers, which are array arguments of ``kernel`` and of the derivative, after the arguments of the primal.
+    ``sizes``: rows and columns of each, or None where ``counting``, which runs before ``kernel``, returns them (both for each buffer, in
+    order). ``counting_writes``: the memory that ``counting`` writes, as the primal does, and that must be restored.
     """
 
     kernel: Kernel
@@ -85,7 +85,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Memory and the location that mentions it."""
+    """Memory, and the location of an access to it."""
 
     ref: Outer
     loc: Loc | None
@@ -93,9 +93,8 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A kernel with the arguments of a derivative that returns capacities of its adstacks, in i32: the capacities ``numbers``. If it has
-    the argument `analysis.adstacks.SIZES`, it stores them there by number. It may use adstacks itself, whose capacities are computed
-    before."""
+    """A kernel with the arguments of a derivative that returns the capacities ``numbers`` of its adstacks, as i32. If it has the argument
+    `analysis.adstacks.SIZES`, it stores them there by number. It may use adstacks itself, whose capacities are computed before it runs."""
 
     kernel: Kernel
     numbers: tuple[int, ...]
@@ -106,13 +105,13 @@ class Derivative:
     """A derivative as a kernel with the arguments of its primal.
 
     ``capacities``: by number (`AdstackRef.capacity`), the iterations that an adstack must hold: a size expression if the host can know it
-    at launch, or None if one of ``sizing`` counts it. These run right before the derivative, in this order. ``saving``: set if the
-    derivative needs values that the primal must save, which only an Adstack allows. ``residuals``: primal memory that ``kernel`` and
-    ``sizing`` read; ``reads``, ``writes``: memory that the primal reads and writes. ``active_outputs``: memory whose gradient flows into
-    ``kernel``; ``active_inputs``: memory to whose gradient it adds. ``inactive_writes``: memory without gradient to which the primal writes
-    values that depend on active inputs; ``inactive_reads``: memory without gradient on which active outputs depend; ``broken``: such memory
-    that the primal writes and then reads (writing, reading). ``recomputed``: the number of operations on floats of the primal that run
-    again, by the line of the loop around them (None: in no serial loop). ``nesting``: the nested checkpoints, if there are any.
+    at launch, or None if a kernel of ``sizing`` counts it. These kernels run right before the derivative, in order. ``saving``: set if the
+    derivative needs values that the primal must save, which only a tape allows. ``residuals``: primal memory that ``kernel`` and ``sizing``
+    read; ``reads``, ``writes``: memory that the primal reads and writes. ``active_outputs``: memory whose gradient flows into ``kernel``;
+    ``active_inputs``: memory to whose gradient it adds. ``inactive_writes``: memory without gradient to which the primal writes values that
+    depend on active inputs; ``inactive_reads``: memory without gradient on which active outputs depend; ``broken``: such memory that the
+    primal writes and then reads (writing, reading). ``recomputed``: the number of operations on floats of the primal that run again, by the
+    line of the loop around them (None: in no serial loop). ``nesting``: the nested checkpoints, if there are any.
     """
 
     kernel: Kernel
@@ -135,7 +134,7 @@ class Derivative:
     @property
     def adstack_sizing(self) -> AdstackSizing:
         """Return the sizes and kernels that a launch needs to allocate adstacks."""
-        # Expressions with integer values, independent of what evaluates them.
+        # Expressions with integer values, independent of their evaluation.
         exact = {record.adstack.capacity for record in self.records if record.entries is not None}
         exact |= {k for k, size in enumerate(self.capacities) if size is not None}
         loops = tuple(

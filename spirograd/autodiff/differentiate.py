@@ -42,9 +42,9 @@ def differentiate(
 ) -> Derivative:
     """Return the derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
-    ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``shadow``: the memory of the gradient (the dual)
-    of outer memory, None if it has none. ``nesting``: nested checkpoints for loops, in reverse mode.
-    Raises SpirogradUnsupportedError, with the line, for what has no derivative, and for loops that cannot have nested checkpoints.
+    ``mode``: "reverse", "forward", or "constant" (forward mode with all tangents zero). ``shadow``: returns the gradient (the dual) of
+    outer memory, or None if it has none. ``nesting``: nested checkpoints for loops, in reverse mode. Raises SpirogradUnsupportedError, with
+    the line, for operations without a derivative, and for loops that cannot have nested checkpoints.
     """
     _refuse(kernel)
     ctx = PassContext(caps, replace(options, optimize=True))
@@ -95,17 +95,16 @@ def differentiate(
 def _saving(
     primal: Kernel, lost: Sequence[Conflict], shadow: ShadowOf, ctx: PassContext
 ) -> tuple[Saving, Kernel, ShadowOf, ShadowOf, tuple[Reversed, Kernel, tuple[Residual, ...]]]:
-    """Return the kernel that saves the values that are ``lost``, the primal that reads them from buffers, the shadows at which derivatives
-    end and the shadows that they add to, and the reverse of that primal, as `_reversed` returns it.
+    """Return the kernel that saves the values ``lost``, the primal that reads them from buffers, the shadows at which derivatives end, the
+    shadows to which they add, and the reverse of that primal, as `_reversed` returns it.
 
-    The reverse may recompute a value from several loads. If one of them reads a buffer, the reverse may need another load, which no memory
-    serves either. Then all loads of that memory which no state of it serves are saved.
+    The reverse may recompute a value from several loads. If one of them reads a buffer, the reverse may need another load, whose value is
+    lost as well. Then all lost loads of that memory are saved.
     """
     while True:
         saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
         buffers = {buffer.ref.arg for buffer in saved.buffers}
-        # Saved-value buffers have no gradient, but derivatives do not end there: they continue to the memory that the buffers were filled
-        # from.
+        # Saved-value buffers have no gradient, but derivatives continue to the memory from which they were filled.
         ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
         inner = _with_buffers(shadow, buffers, lambda buffer: None)
         *reverse, left = _reversed(saved.replaying, inner, ctx)
@@ -128,15 +127,17 @@ def _refuse(kernel: Kernel) -> None:
     recursive = kernel.recursive()
     for op in kernel.walk():
         if callee_of(op) in recursive:
-            message = f"`{str(callee_of(op)).partition('.')[0]}` calls itself, and has no derivative"
+            message = f"`{str(callee_of(op)).partition('.')[0]}` calls itself; recursive functions have no derivative"
             raise SpirogradUnsupportedError(message, op.loc, "use a loop, or give the kernel a gradient with `sg.ad.grad_replaced`")
         if op.code is ops.for_ and op.attr.grouped:
             message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
             hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"
             raise SpirogradUnsupportedError(message, op.loc, hint)
         if op.code is ops.for_ and op.attr.deactivates:
-            message = "a kernel that deactivates cells of sparse nodes has no derivative: values and gradients there are gone"
-            raise SpirogradUnsupportedError(message, op.loc, "deactivate in a kernel of its own, outside of the tape")
+            message = (
+                "a kernel that deactivates cells of sparse nodes has no derivative, because the values and gradients of the cells are lost"
+            )
+            raise SpirogradUnsupportedError(message, op.loc, "deactivate the cells in a separate kernel, outside of the tape")
 
 
 def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref], Ref | None]) -> ShadowOf:
@@ -156,7 +157,7 @@ def _nested(
 def _reversed(
     primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting | None = None
 ) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
-    """Return the reverse of a prepared primal, its gradient kernel, its residuals, and the values that it needs and no memory has."""
+    """Return the reverse of a prepared primal, its gradient kernel, its residuals, and the lost values that it needs."""
     loops = nested_loops(primal, nesting)
     if ctx.options.verify:
         verify(loops.kernel, "kernel")

@@ -54,17 +54,16 @@ def _why(gradient: Kernel, adstack: AdstackRef) -> str:
     if names:
         reasons.append(f"for {', '.join(list(names)[:4])}")
     if any(op.code in (ops.for_, ops.while_) for op in users):
-        reasons.append("to run the loop inside again")
+        reasons.append("to run the inner loop again")
     if any(op.code is ops.if_ for op in users):
         reasons.append("to take the same branch")
     if any(op.code.effect in ("read", "write", "atomic") for op in users):
         reasons.append("as an index")
-    return "needed " + " and ".join(reasons or ["by what follows"])
+    return "needed " + " and ".join(reasons or ["by later operations"])
 
 
 def recomputed(gradient: Kernel) -> tuple[tuple[Loc | None, int], ...]:
-    """Return the number of operations on floats of its primal that a gradient kernel runs again, by the line of the serial loop around
-    them."""
+    """Return the number of float operations of the primal that a gradient kernel recomputes, by the line of the serial loop around them."""
     counts: dict[Loc | None, int] = {}
 
     def look(region: Region, loop: Loc | None) -> None:
@@ -84,28 +83,28 @@ def _computes(op: Op) -> bool:
 
 
 def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
-    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that the primal cannot save as it runs, either.
+    """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that the primal cannot save as it runs.
 
-    ``saved``: whether everything that can be saved was.
+    ``saved``: whether all values that can be saved have been saved.
     """
     for conflict in lost:
         if conflict.savable and not saved:
             continue
         raise SpirogradUnsupportedError(
-            f"the gradient needs `{conflict.ref.name}` as it is read here, and the kernel changes it before and after "
-            f"({conflict.write_loc})",
+            f"the gradient needs the value of `{conflict.ref.name}` that is read here, but the kernel changes it both before and after "
+            f"this read ({conflict.write_loc})",
             conflict.load_loc,
-            "split the kernel, give each step an element of its own (another index), or carry the value in a local variable",
+            "split the kernel, store each step to an element of its own (another index), or carry the value in a local variable",
         )
 
 
 def refuse_nesting(nested: Sequence[Residual], plain: Sequence[Residual], lost: Sequence[Conflict]) -> None:
-    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more memory than the ``plain`` one, whose adstacks saved
-    these values. It has the residuals ``nested``, and ``lost`` are values that no memory has."""
+    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints, whose residuals are ``nested``, reads memory that the
+    ``plain`` gradient does not read because its adstacks save the values, or if it needs values that are ``lost``."""
     known = {(residual.ref, residual.when, residual.at) for residual in plain}
     more = [(r.ref, r.loc) for r in nested if (r.ref, r.when, r.at) not in known] + [(c.ref, c.load_loc) for c in lost]
     for ref, loc in more:
-        message = f"the loop cannot have nested checkpoints: the kernel has changed `{ref.name}` by the time that they would read it again"
+        message = f"this loop cannot have nested checkpoints: they would read `{ref.name}` again after the kernel has changed it"
         raise SpirogradUnsupportedError(message, loc, "carry the value in a local variable")
 
 

@@ -23,7 +23,7 @@ from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr,
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
-Own = Union[TempRef, AdstackRef]  # Memory of a launch, whose duals are created here.
+Own = Union[TempRef, AdstackRef]  # Memory that is private to a launch. Its duals are created here.
 _EXTREMA = ("min", "max")
 _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 
@@ -32,9 +32,9 @@ def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool =
     """Return the forward derivative of ``kernel``, which is kernel IR before `offload`. It runs in place of the primal, with the same
     arguments.
 
-    ``shadow``: the dual of outer memory, None if it has none; temporaries and adstacks get duals of their own. ``constant``: no value has a
-    tangent, and memory that is written gets the tangent 0. The tangent of a value that the kernel returns is lost, which is a warning.
-    Raises SpirogradUnsupportedError, with the line, for operations without derivative.
+    ``shadow``: returns the dual of outer memory, or None if it has none; temporaries and adstacks get duals of their own. ``constant``: no
+    value has a tangent, and memory that is written gets the tangent 0. The tangent of a value that the kernel returns is lost, with a
+    warning. Raises SpirogradUnsupportedError, with the line, for operations without derivative.
     """
     analysis = Activity() if constant else activity(kernel, shadow)
     tangents = _Forward(kernel, shadow, analysis).run()
@@ -51,7 +51,7 @@ def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool =
 
 
 def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple[Mention, ...]:
-    """Return memory with a dual that the kernel writes (reads), each once."""
+    """Return the memory with a dual on which the kernel has an effect among ``effects``, each once."""
     places: dict[Ref, Mention] = {}
     for op in kernel.walk():
         ref = ref_of(op)
@@ -63,7 +63,7 @@ def _places(kernel: Kernel, shadow: ShadowOf, effects: tuple[str, ...]) -> tuple
 def _lost_returns(kernel: Kernel, activity: Activity) -> tuple[str, ...]:
     if not any(ref in activity.varied for ref in kernel.returns):
         return ()
-    return (f"kernel `{kernel.name}` returns a value that depends on what has a tangent: its tangent is lost; store it to a field instead",)
+    return (f"kernel `{kernel.name}` returns a value with a tangent, which is lost; store the value to a field instead",)
 
 
 def _refuse_changed(kernel: Kernel) -> None:
@@ -72,14 +72,14 @@ def _refuse_changed(kernel: Kernel) -> None:
         ref = ref_of(op)
         if isinstance(ref, TempRef) and ref.kind is TempKind.CHANGED:
             raise SpirogradUnsupportedError(
-                "the tangent of an atomic minimum or maximum needs the winning value, which depends on this memory; the loop changes it",
+                "the tangent of an atomic minimum or maximum recomputes the winning value from this memory, but the loop changes it",
                 op.loc,
-                "let one loop compute the values, and another one take the minimum or maximum",
+                "compute the values in one loop, and take the minimum or maximum in another one",
             )
 
 
 class _Forward:
-    """An emitter of the primal with tangents. ``env``: primal value -> its present value; ``tangents``: primal value -> its tangent, if
+    """An emitter of the primal with tangents. ``env``: primal value -> its current value; ``tangents``: primal value -> its tangent, if
     any."""
 
     def __init__(self, kernel: Kernel, shadow: ShadowOf, activity: Activity) -> None:
@@ -91,7 +91,7 @@ class _Forward:
         self.tangents: dict[Op, Op] = {}
         self.results: dict[Op, dict[int, int]] = {}  # control operation -> number of a result -> number of the result that is its tangent
         self.loop: Op | None = None  # the parallel loop that is being emitted
-        self.exact = False  # whether values must be the same when they are recomputed
+        self.exact = False  # whether recomputed values must have the same bits
         read = {ref_of(op) for op in kernel.walk() if op.code.effect in ("read", "atomic") and is_float(op.type)}
         self.own: dict[Own, Own] = {
             ref: replace(ref, name=f"{ref.name}.dual")
@@ -128,7 +128,7 @@ class _Forward:
         return self.activity.active(op)
 
     def tangent(self, op: Op) -> Op:
-        """Return the tangent of a value, 0 included."""
+        """Return the tangent of a value, as a constant if it is 0."""
         activity = self.tangents.get(op)
         return zero(self.b, op.type) if activity is None else activity
 
@@ -141,7 +141,7 @@ class _Forward:
     # --- values ----------------------------------------------------------------------------------------------------------
 
     def plain(self, op: Op) -> None:
-        """Emit an operation on scalars with a rule, or an operation without regions and derivative."""
+        """Emit an operation on scalars that has a rule, or an operation that has neither regions nor a derivative."""
         new = self.clone(op)
         if not self.active(op):
             return
@@ -152,7 +152,7 @@ class _Forward:
                 self.tangents[op] = tangent
 
     def structure(self, op: Op) -> None:
-        """Emit an operation on vectors, or a choice. The tangent takes the same operation as the value."""
+        """Emit an operation on vectors, or a selection. The tangent is computed by the same operation as the value."""
         self.clone(op)
         moved = op.args[:1] if op.code is ops.extract else (op.args[0], op.args[2]) if op.code is ops.insert else op.args
         moved = op.args[1:] if op.code is ops.select else moved
@@ -193,12 +193,14 @@ class _Forward:
             return
         if self.loop is not None:
             if kind == "exchange" and op.args[-1] not in self.tangents and _is_adjoint(ref):
-                # In a gradient kernel one of the winners of a minimum or maximum claims the adjoint. If there are several, any one may.
+                # In a gradient kernel, one of the winners of a minimum or maximum claims the adjoint, and any of them may.
                 self.clone(op)
                 self.tangents[op] = self.b.atomic("exchange", dual, *self.args(op)[:-1], zero(self.b, op.type))
                 return
             if self.active(op):
-                _refuse(op, "the value that an atomic operation in a parallel loop returns has no derivative: it depends on the order")
+                _refuse(
+                    op, "the value that an atomic operation in a parallel loop returns has no tangent: the order of iterations decides it"
+                )
             self.atomic_parallel(op, kind, ref, dual)
             return
         at = self.args(op)[:-1]
@@ -220,7 +222,7 @@ class _Forward:
             self.b.atomic("mul", dual, *at, value)
         elif kind not in _EXTREMA:
             what = {"mul": "multiplication"}.get(kind, kind)
-            _refuse(op, f"an atomic {what} in a parallel loop has no tangent: other iterations change the same element in between")
+            _refuse(op, f"an atomic {what} in a parallel loop has no tangent, because other iterations change the same element in between")
 
     def cas(self, op: Op) -> None:
         if self.dual(op.attr) is not None:
@@ -250,7 +252,7 @@ class _Forward:
             self.winners(op, sites, written)
 
     def carry(self, op: Op) -> None:
-        """Emit a loop, with the tangents of loop-carried values behind them."""
+        """Emit a loop that also carries the tangents of loop-carried values, after these values."""
         assert isinstance(op.type, tuple)
         wanted = self.wanted[op]
         initial = op.args[FIXED[op.code] :]
@@ -264,7 +266,7 @@ class _Forward:
         self.finish(op, Op(op.code, (*op.type, *[op.type[k] for k in wanted]), args, attr, regions, op.loc))
 
     def region(self, region: Region, carried: Sequence[Op], wanted: Sequence[int], yields: bool = True) -> Region:
-        """Return a copy of ``region`` that takes (and yields) the ``wanted`` tangents of its loop-carried values behind its other
+        """Return a copy of ``region`` that takes (and yields) the ``wanted`` tangents of its loop-carried values after its other
         parameters."""
         b = self.b
         behind = [carried[k] for k in wanted] if carried else []
@@ -291,7 +293,8 @@ class _Forward:
                 same = ref is not None and _memory(ref) == _memory(site.attr[1])
                 if same and (other.code is not ops.atomic or other.attr[0] != site.attr[0]):
                     _refuse(
-                        other, "the same parallel loop also takes a minimum or maximum in this memory: its tangent depends on the order"
+                        other,
+                        "this loop also takes a minimum or maximum in this memory, so the tangent depends on the order of iterations",
                     )
         again = _Winners(self, {_memory(ref) for ref in map(ref_of, written) if ref is not None})
         again.carry(op)
@@ -350,7 +353,7 @@ class _Winners(_Forward):
 
 
 def _memory(ref: Ref) -> object:
-    """Return a key that two references to the same memory have in common."""
+    """Return a key that is equal for references to the same memory."""
     if isinstance(ref, FieldRef):
         return ("field", ref.key, ref.role)
     return ("array", ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref
@@ -378,7 +381,7 @@ def _wanted(kernel: Kernel, activity: Activity) -> dict[Op, tuple[int, ...]]:
 def _refuse(op: Op, message: str) -> NoReturn:
     ref = ref_of(op)
     assert ref is not None
-    hint = f"let each iteration update elements of its own, or accumulate with `+=`; memory without a dual leaves `{ref.name}` out"
+    hint = f"let each iteration update elements of its own, or accumulate with `+=`; to exclude `{ref.name}`, use memory without a dual"
     raise SpirogradUnsupportedError(message, op.loc, hint)
 
 

@@ -1,4 +1,4 @@
-"""A copy of a kernel that computes in f64, on memory of its own: finite differences need this precision."""
+"""Copies of kernels that compute in f64, on memory of their own, because finite differences need this precision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from spirograd.transforms.simplification.inline_calls import without_functions
 
 
 def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
-    """Return ``kernel`` (kernel IR) with f64 for every float, and the field that replaces each field. Each lies densely in a tree of its
-    own.
+    """Return ``kernel`` (kernel IR) with f64 for every float, and the replacement of each field, which lies densely in a tree of its own.
 
     Raises SpirogradUnsupportedError, with the line, for operations that depend on the width of floats.
     """
@@ -55,7 +54,10 @@ class _InF64:
 
     def op(self, op: Op) -> Op:
         if op.code is ops.bitcast and any(isinstance(t, DType) and t.is_float for t in (op.type, op.args[0].type)):
-            raise SpirogradUnsupportedError("the bits of a float have no derivative, and cannot be compared with f64", op.loc)
+            raise SpirogradUnsupportedError(
+                "the gradient of a kernel that reads the bits of a float cannot be checked: the check computes in f64, whose bits differ",
+                op.loc,
+            )
         args = tuple([self.env[a] for a in op.args])
         new = Op(op.code, _type(op.type), args, self.attr(op.attr), tuple([self.region(r) for r in op.regions]), op.loc)
         self.env[op] = new

@@ -1,4 +1,4 @@
-"""Inactive memory: float memory without a gradient on the way from active inputs to active outputs. It breaks the chain of derivatives."""
+"""Inactive memory: float memory without a gradient between active inputs and active outputs. It breaks the chain of derivatives."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _LOOPS = (ops.for_, ops.while_)
 
 
 def inactive_writes(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, ...]:
-    """Return memory of floats without gradient that receives values which depend on memory with one."""
+    """Return the float memory without a gradient that receives values which depend on memory with a gradient."""
     return _places(kernel, _writes_inactive(activity, shadow))
 
 
 def inactive_reads(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, ...]:
-    """Return memory of floats without gradient on which memory with one depends."""
+    """Return the float memory without a gradient on which memory with a gradient depends."""
     return _places(kernel, _reads_inactive(activity, shadow))
 
 
 def broken_chain(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, Mention] | None:
-    """Return the first inactive read of memory that an inactive write of the same launch wrote before, as (writing, reading), or None."""
+    """Return the first inactive read of memory that an inactive write wrote before in the same launch, as (writing, reading), or None."""
     writes, reads = _writes_inactive(activity, shadow), _reads_inactive(activity, shadow)
     written: list[tuple[Op, tuple[Op, ...]]] = []
     read: list[tuple[int, Op, tuple[Op, ...]]] = []  # with the number of writes before it
@@ -32,7 +32,7 @@ def broken_chain(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[
         writer, reader = writes(op), reads(op)
         serial = tuple([loop for loop in loops if not (loop.code is ops.for_ and loop.attr.parallel)])
         if writer and reader and len(serial) < len(loops):
-            return _place(op), _place(op)  # Iterations of a parallel loop share it: the old value depends on additions of the others.
+            return _place(op), _place(op)  # Iterations of a parallel loop share it, so the old value depends on additions of others.
         if reader:
             read.append((len(written), op, serial))
         if writer:

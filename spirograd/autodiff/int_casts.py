@@ -1,4 +1,5 @@
-"""Warnings about conversions to integers, whose derivative is 0, if all dependence of memory with a gradient goes through them."""
+"""Warnings about conversions to integers, whose derivative is 0, where memory with a gradient depends on differentiated values only through
+them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from spirograd.ir.nodes import Kernel, Op, ref_of
 
 
 def int_cast_warnings(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[str, ...]:
-    """Return a warning for each conversion of a differentiable value to an integer that all of its paths to memory with a gradient go
-    through.
+    """Return a warning for each conversion of a differentiable value to an integer that all paths from the value to memory with a gradient
+    pass through.
 
     It names the line of the conversion and the memory.
     """
@@ -26,8 +27,8 @@ def int_cast_warnings(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> t
                 continue
             if shadow(ref) is not None:
                 warnings[
-                    f"{cast.loc}: the derivative of a conversion to an integer is 0, and `{ref.name}` depends on what is differentiated "
-                    "through it alone here"
+                    f"{cast.loc}: the derivative of a conversion to an integer is 0, and `{ref.name}` depends on differentiated "
+                    "values only through this conversion"
                 ] = None
     return tuple(warnings)
 

@@ -1,4 +1,4 @@
-"""The states of primal memory that a gradient kernel reads, before or after the primal, and the loads that are lost."""
+"""The states of primal memory that a gradient kernel reads (before or after the primal), and the loads whose values are lost."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _OUTER = (FieldRef, ArrayRef)
 
 
 def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
-    """Return the residuals of ``gradient``, the gradient kernel of ``primal``, one for each memory and slice, and the loads that no state
-    serves."""
+    """Return the residuals of ``gradient``, the gradient kernel of ``primal``, one for each memory and slice, and the loads whose values
+    are lost."""
     accesses = _repeated(primal, gradient, lambda ref: isinstance(ref, _OUTER))
     finals = [op for op in accesses if op.code is not ops.load]
     served, conflicts = residuals(primal, [op for op in accesses if op.code is ops.load], finals)
@@ -37,21 +37,21 @@ def memory_residuals(primal: Kernel, gradient: Kernel) -> tuple[tuple[Residual, 
 
 
 def old_values(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
-    """Return the atomics of ``primal`` whose old values ``gradient`` needs. A repetition in another order of iterations would give
-    others."""
+    """Return the atomics of ``primal`` whose old values ``gradient`` needs. Recomputation in another order of iterations would give other
+    values."""
     repeated = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and ref.kind is TempKind.OLD_VALUE)
     return tuple([Conflict(ref_of(op), op, op.loc, op.loc) for op in repeated])  # type: ignore[arg-type]
 
 
 def late_temps(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
-    """Return reads of temporaries that come too late in ``gradient``: the primal replaced the value of the temporary afterwards."""
+    """Return the reads of temporaries whose values are lost in ``gradient``, because the primal overwrites the temporary after the read."""
     repeated = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and bool(ref.state))
     loads, finals = [op for op in repeated if op.code is ops.load], [op for op in repeated if op.code is not ops.load]
     return (*too_late(primal, loads), *not_final(primal, finals))
 
 
 def unserved(primal: Kernel, refs: Iterable[Ref]) -> tuple[Conflict, ...]:
-    """Return all loads of ``primal`` from the memory and the temporaries ``refs`` that would be lost if its gradient needed every one of
+    """Return the loads of ``primal`` from the memory and the temporaries ``refs`` whose values would be lost if the gradient needed all of
     them."""
     wanted = {_identity(ref) for ref in refs}
     loads = [op for op in primal.walk() if op.code is ops.load and _identity(op.attr) in wanted]
@@ -65,7 +65,7 @@ def _identity(ref: Ref) -> object:
 
 
 def without_states(gradient: Kernel) -> Kernel:
-    """Return ``gradient`` with one reference to each memory, for all states."""
+    """Return ``gradient`` with a single reference to each memory, in place of one for each state."""
     return _WithoutStates().kernel(gradient)
 
 
@@ -82,7 +82,7 @@ class _WithoutStates(Rewriter):
 
 
 def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> list[Op]:
-    """Return the accesses of ``primal``, in order, that loads of ``gradient`` repeat: loads from memory that ``read`` accepts."""
+    """Return the accesses of ``primal``, in order, that are repeated by loads of ``gradient`` from memory that ``read`` accepts."""
     wanted = {op.primal for op in gradient.walk() if op.code is ops.load and read(op.attr)}
     return [op for op in primal.walk() if op in wanted]
 

@@ -24,10 +24,10 @@ _LOOPS = (ops.for_, ops.while_)
 
 @dataclass(slots=True)
 class NestedLoops:
-    """A primal whose loops are nests. ``numbers``: for each loop, the number of the loop that it is a part of. ``spans``: the number of
-    iterations of that loop in one iteration (1 if omitted). ``bounds``: the most iterations of a loop, where this is set.
+    """A primal with nests in place of loops. ``numbers``: for each loop, the number of the original loop. ``spans``: the number of
+    iterations of the original loop in one iteration (1 if omitted). ``bounds``: the largest trip count of a loop, where it is limited.
 
-    Operations that were created anew have the original as ``primal``.
+    Copies of operations have the original as ``primal``.
     """
 
     kernel: Kernel
@@ -119,8 +119,8 @@ class _Nests(Rewriter):
     def _while_level(
         self, old: Op, regions: tuple[Region, Region], initial: Sequence[Op], level: int, bounded: bool
     ) -> tuple[Op, Sequence[Op], Op]:
-        """Return a nest of ``level`` loops, its results, and whether its condition may still hold. ``bounded``: it also ends after the most
-        iterations that it may have."""
+        """Return a nest of ``level`` loops, its results, and whether its condition may still hold. ``bounded``: the nest also ends after
+        the largest number of iterations that it may run."""
         if level == 1:
             return self._innermost(old, regions, initial)
         b, n = self.b, len(initial)
@@ -152,7 +152,7 @@ class _Nests(Rewriter):
 
 
 def _extended(region: Region, param: Op, end: Region) -> Region:
-    """Return ``region`` with one more parameter and another end."""
+    """Return ``region`` with an additional parameter and another terminator."""
     return Region((*region.params, param), (*region.ops[:-1], *end.ops))
 
 

@@ -1,8 +1,10 @@
-"""Nests of branches: the results that the forward sweep keeps for the reverse sweep, which need not recompute them at each level.
+"""Nests of branches: results of inner branches that the forward sweep keeps, so that the reverse sweep need not recompute them at each
+level.
 
-The reverse of a branch runs the branch forwards, then backwards. Operations after an inner `if` may need its results, and so everything
-inside of it. If each level recomputed them, the innermost code would run once for each level of the nest. Where that is much more than
-once, the forward sweep of the outermost `if` also yields the results of the inner ones, as elements of vectors, one for each type.
+The reverse of a branch runs the branch forwards, then backwards. Operations after an inner `if` may need its results, and therefore
+everything inside of it. If each level recomputed these results, the innermost code would run once for each level of the nest. Where this
+costs much, the forward sweep of the outermost `if` also yields the results of the inner ones, as elements of vectors, one vector for each
+type.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 
-# The most recomputations of a nest, in all, before its results are kept.
+# The number of recomputations in a nest above which its results are kept.
 _MOST = 2
 
 
@@ -62,16 +64,16 @@ class Nests:
         return (inner for region in op.regions for inner in region.ops if inner.code is ops.if_)
 
     def _needed(self, op: Op) -> list[Op]:
-        """Return the results of an `if` that later operations take, except the end of its region."""
+        """Return the results of an `if` that operations after it take, other than the terminator of its region."""
         return [result for result in self._results.get(op, ()) if not self._users.get(result, set()) <= {self._ends[op]}]
 
     def is_passed(self, op: Op) -> bool:
-        """Return whether only the end of its region takes results of ``op``, a branch that is reversed. Then the forward sweep of that
-        region, just before the reverse, omits the branch."""
+        """Return whether only the terminator of its region takes results of ``op``, a branch that is reversed. Then the forward sweep of
+        that region, just before the reverse, omits the branch."""
         return op.code is ops.if_ and op in self._relevant and not self._needed(op)
 
     def nest(self, op: Op) -> Nest | None:
-        """Return the results to keep of the nest whose outermost branch is ``op``, or None if recomputing is as fast."""
+        """Return the results to keep for the nest whose outermost branch is ``op``, or None if recomputing them is as fast."""
         work = self._works[op]
         if op not in self._relevant or work.again <= _MOST * work.size:
             return None

@@ -17,8 +17,8 @@ _PASSES = (exact_extrema, single_trips, serial_products, forward_stores, promote
 
 
 def prepared(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Prepare ``kernel`` so that it has less to record: loops carry the memory that they update, loads become known values where possible,
-    and values that follow from the number of an iteration are no longer carried."""
+    """Prepare ``kernel`` so that its gradient saves less: loops carry the memory that they update, loads become known values where
+    possible, and values that follow from the number of an iteration are no longer carried."""
     kernel = simplify(kernel, ctx)
     for transform in _PASSES:
         kernel = transform(kernel, ctx)

@@ -1,4 +1,4 @@
-"""Residuals in memory: whether a gradient kernel reads memory as it was before its primal, or as it is after it."""
+"""Residuals in memory: whether a gradient kernel reads memory in the state before its primal, or after it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _BOTH = frozenset(("before", "after"))
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A load that no state of memory serves, neither before nor after the kernel, because of a write.
+    """A load whose value is lost: because of a write, memory has it neither before nor after the kernel.
 
-    ``load`` may also be an atomic whose old value is needed, which memory never has. ``savable``: the primal can save the value as it runs.
+    ``load`` may also be an atomic whose old value is needed, which memory never keeps. ``savable``: the primal can save the value as it
+    runs.
     """
 
     ref: Ref
@@ -31,12 +32,12 @@ class Conflict:
 
 def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) -> tuple[tuple[Residual, ...], tuple[Conflict, ...]]:
     """Return the states of memory in which ``loads`` of ``primal`` (kernel IR) give the same values again, as one `Residual` for each
-    memory in order of the loads, and the loads that no state of memory serves.
+    memory in order of the loads, and the loads whose values are lost.
 
-    ``finals``: atomics of ``primal`` that are recognised by the values that they leave, which is memory as it is after the kernel.
+    ``finals``: atomics of ``primal`` that are recognised by the values that they leave, which memory has after the kernel.
 
-    The residuals are those of the loads without conflicts. If some loads need one memory as it is before the kernel and others as it is
-    after it, the first are conflicts.
+    The residuals are those of the loads without conflicts. If some loads need a memory in the state before the kernel, and others in the
+    state after it, the former are conflicts.
 
     Two array arguments are assumed not to alias, nor an array and a field. Iterations of a parallel loop are assumed not to alias,
     except by atomics: otherwise the primal has no defined result. Loads of temporaries, and of gradients, are omitted.
@@ -69,8 +70,8 @@ def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) ->
 
 
 def states(primal: Kernel) -> dict[Op, str]:
-    """Return, for each load of primal memory or a temporary, the state that serves: "before" or "after" the kernel, "" if both do, and a
-    name of its own if neither does. Loads of one element and one state give the same value."""
+    """Return, for each load of primal memory or a temporary, the state that has its value: "before" or "after" the kernel, "" if both do,
+    and a unique name if neither does. Loads of one element in one state give the same value."""
     order = _Order(primal)
     served: dict[Op, str] = {}
     for load, access in order.accesses.items():
@@ -82,7 +83,7 @@ def states(primal: Kernel) -> dict[Op, str]:
 
 
 def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
-    """Return those of ``loads`` of ``primal``, from temporaries, that would give another value at the end of it."""
+    """Return the ``loads`` of ``primal`` from temporaries that would give another value at its end."""
     order = _Order(primal)
     conflicts = []
     for load in loads:
@@ -93,10 +94,10 @@ def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
 
 
 def not_final(primal: Kernel, extrema: Iterable[Op]) -> tuple[Conflict, ...]:
-    """Return those of ``extrema``, atomic minima or maxima of ``primal``, whose winner does not follow from the contents of memory after
-    all of it.
+    """Return the ``extrema``, atomic minima or maxima of ``primal``, whose winner does not follow from the contents of memory after the
+    kernel.
 
-    Other writes may change the winning value, or more of the same kind may follow a read of an intermediate winner.
+    Other writes may change the winning value, or more extrema may follow a read of an intermediate winner.
     """
     order = _Order(primal)
     used = {a for op in primal.walk() for a in op.args}
@@ -106,7 +107,7 @@ def not_final(primal: Kernel, extrema: Iterable[Op]) -> tuple[Conflict, ...]:
 
 @dataclass(slots=True)
 class _Demand:
-    """The states of memory that serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
+    """The writes that may change what ``load`` reads: ``earlier`` before it, ``later`` after it."""
 
     load: Op
     ref: Ref
@@ -122,12 +123,12 @@ class _Demand:
 
 
 def outer_key(ref: Outer) -> tuple[str, int]:
-    """Return a key that references to one field or argument have in common."""
+    """Return a key that is equal for references to one field or argument."""
     return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
 
 
 def _settled(ref: Outer, group: Sequence[_Demand]) -> tuple[Residual, list[_Demand]]:
-    """Return one residual for loads of one memory, and the loads that it does not serve."""
+    """Return one residual for the loads of one memory, and the loads whose values it does not give."""
     after = [d for d in group if "before" not in d.allowed]
     before = [d for d in group if "after" not in d.allowed]
     if after:
@@ -148,7 +149,7 @@ class _Order:
         self.iterations: dict[Op, Iterations] = {}
 
     def demand(self, load: Op) -> _Demand:
-        """Return which states serve ``load``, given the writes of the kernel."""
+        """Return the writes of the kernel that may change what ``load`` reads."""
         access = self.accesses[load]
         out = _Demand(load, access.ref)
         for write in self.writes:

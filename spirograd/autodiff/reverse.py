@@ -1,10 +1,10 @@
-"""Reverse mode: from a kernel to the kernel that takes gradients of its outputs to gradients of its inputs.
+"""Reverse mode: from a kernel to the kernel that computes gradients of its inputs from gradients of its outputs.
 
-Each region is walked twice. The forward sweep (`sweep`) runs it again for the values that derivatives are computed from. The reverse sweep,
-here, walks it backwards, with the adjoint of each value as a value. Loops save their loop-carried values in the forward sweep. Their
+Each region is walked twice. The forward sweep (`sweep`) recomputes the values that derivatives need. The reverse sweep, in this module,
+walks the region backwards, with the adjoint of each value as an SSA value. Loops save their loop-carried values in the forward sweep. Their
 reverse is a loop over the iterations backwards, each of which is swept forwards from the saved values, then backwards. An adstack therefore
-holds one level of a nest, and inner adstacks are reused in each iteration of the outer loop: memory is the sum of the trip counts, not
-their product.
+serves one level of a nest, and inner adstacks are reused in each iteration of the outer loop: memory grows with the sum of the trip counts,
+not with their product.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, Tem
 
 @dataclass(slots=True)
 class Reversed:
-    """A gradient kernel before clean-up, with the findings about it."""
+    """A gradient kernel before clean-up, with what is known about it."""
 
     kernel: Kernel
     loops: NestedLoops
@@ -57,9 +57,10 @@ def reverse(
 ) -> Reversed:
     """Return the gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
-    ``shadow``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
-    argument follows, the adjoint of that value. ``locate_nan``: check each step for new NaN. ``nested``: ``kernel`` with nests for loops,
-    to be reversed in its place. Raises SpirogradUnsupportedError, with the line, for operations without derivative.
+    ``shadow``: returns the gradient of outer memory, or None if it has none. The gradient kernel has the arguments of ``kernel``, then a
+    scalar argument for each float that the kernel returns: the adjoint of that value. ``locate_nan``: check each step for new NaN.
+    ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. Raises SpirogradUnsupportedError, with the line, for
+    operations without derivative.
     """
     return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
 
@@ -67,9 +68,9 @@ def reverse(
 class _Reverse:
     """An emitter of the forward sweep of a region and of its reverse (`walk`), recursively for the regions inside.
 
-    Invariant of the walk: when it reaches an operation, all users of its result in this region have been walked, so ``adjoints`` has the
-    complete adjoint of the result, which is removed there. Values of the primal are not used directly: ``sweep.env`` has the value of each
-    in the gradient kernel at this point.
+    Invariant of the walk: when it reaches an operation, all users of its result in this region have been walked, so ``adjoints`` holds the
+    complete adjoint of the result, and the operation removes it. Values of the primal are not used directly: ``sweep.env`` maps each of
+    them to its current value in the gradient kernel.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class _Reverse:
         self.nests = Nests(kernel, self.relevant)
         self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds)
         self.spans = Spans(kernel)
-        self.live_ins: dict[Op, set[Op]] = {}  # for control operations, as far as `_active_live_ins` has computed them
+        self.live_ins: dict[Op, set[Op]] = {}  # by control operation; a cache of `_active_live_ins`
         self.active_outputs: dict[tuple[object, object], Mention] = {}
         self.active_inputs: dict[tuple[object, object], Mention] = {}
         self.accumulators = 0
-        self.extrema: dict[Op, int] = {}  # numbers, because no two may share the load of their result: see `memory_states`
+        self.extrema: dict[Op, int] = {}  # numbered, because no two may share the load of their result: see `memory_states`
         self.parallel_loop: Op | None = None  # the primal loop whose iteration is being reversed
 
     def run(self) -> Reversed:
@@ -146,7 +147,7 @@ class _Reverse:
         return self.temps.get(ref) if isinstance(ref, TempRef) else self.shadow(ref)
 
     def _matters(self, op: Op) -> bool:
-        """Return whether the reverse sweep must handle ``op``, apart from its regions."""
+        """Return whether the reverse sweep must handle ``op`` itself, regardless of its regions."""
         ref = ref_of(op)
         return self.activity.active(op) or (ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref))
 
@@ -156,7 +157,7 @@ class _Reverse:
     # --- walking backwards -----------------------------------------------------------------------------------------------
 
     def walk(self, body: Sequence[Op]) -> None:
-        """Emit the reverse sweep over the operations of a region, which was swept forwards just before."""
+        """Emit the reverse sweep over the operations of a region, just after its forward sweep."""
         for op in reversed(body):
             self.b.loc = op.loc
             handler = _HANDLERS.get(op.code)
@@ -232,7 +233,7 @@ class _Reverse:
     # --- memory ----------------------------------------------------------------------------------------------------------
 
     def _at(self, op: Op, values: int) -> tuple[Op, ...]:
-        """Return the indices of an access with ``values`` further operands."""
+        """Return the indices of an access with ``values`` operands other than indices."""
         args = op.args[: len(op.args) - values]
         return tuple([self.sweep.env[a] for a in args])
 
@@ -266,12 +267,12 @@ class _Reverse:
         handler = _ATOMICS.get(kind)
         if handler is None:
             raise SpirogradUnsupportedError(
-                f"an atomic {_NAMES.get(kind, kind)} has no derivative here: other iterations change the same element in between",
+                f"an atomic {_NAMES.get(kind, kind)} has no derivative here, because other iterations change the same element in between",
                 op.loc,
-                f"let each iteration update elements of its own, or accumulate with `+=`; `sg.stop_grad`, or memory without a gradient, "
-                f"leaves `{ref.name}` out",
+                "let each iteration update elements of its own, or accumulate with `+=`; to exclude "
+                f"`{ref.name}` from differentiation, use `sg.stop_grad` or memory without a gradient",
             )
-        if adjoint is not None:  # The old value is a load.
+        if adjoint is not None:  # The old value is differentiated as a load.
             self._refuse_shared_old(op)
         handler(self, op, grad)
         if adjoint is not None:
@@ -285,10 +286,10 @@ class _Reverse:
         query, writes = Dependence(separate_arrays=True), [a for a in accesses_in(self.parallel_loop.regions) if a.writes]
         if not query.is_private(access_of(op), writes, iterations_of(self.parallel_loop)):
             raise SpirogradUnsupportedError(
-                "the value that an atomic operation in a parallel loop returns has no derivative: it depends on the order of iterations",
+                "the value that an atomic operation in a parallel loop returns has no derivative: the order of iterations decides it",
                 op.loc,
-                f"let each iteration update elements of its own, or make the loop serial; `sg.stop_grad`, or memory without a gradient, "
-                f"leaves `{ref.name}` out",
+                "let each iteration update elements of its own, or make the loop serial; to exclude "
+                f"`{ref.name}` from differentiation, use `sg.stop_grad` or memory without a gradient",
             )
 
     def atomic_add(self, op: Op, grad: Ref) -> None:
@@ -297,7 +298,7 @@ class _Reverse:
             self.accumulate(op.args[-1], self.b.load(grad, *self._at(op, 1)))
 
     def atomic_extremum(self, op: Op, grad: Ref) -> None:
-        """Send the gradient to a value that equals the final one: the first such iteration claims it, and leaves 0 to the others.
+        """Give the gradient to the first value that equals the final one: its iteration claims it, and leaves 0 to the others.
 
         Values are equal up to the last digits, because the value is recomputed with functions that may round differently from the primal's
         code.
@@ -324,17 +325,17 @@ class _Reverse:
     def cas(self, op: Op) -> None:
         if op.attr.dtype.is_float and self.gradient(op.attr) is not None:
             raise SpirogradUnsupportedError(
-                "compare-and-swap has no derivative", op.loc, f"leave `{op.attr.name}` without a gradient, or use other atomics"
+                "compare-and-swap has no derivative", op.loc, f"declare `{op.attr.name}` without a gradient, or use other atomics"
             )
 
     # --- control ---------------------------------------------------------------------------------------------------------
 
     def captured(self, op: Op) -> list[Op]:
-        """Return active values from outside that the regions of ``op`` compute with, in the order of the kernel."""
+        """Return the active values from outside that the regions of ``op`` use, in the order of the kernel."""
         return sorted(self._active_live_ins(op), key=self.spans.number)
 
     def _active_live_ins(self, op: Op) -> set[Op]:
-        """Return the same as `captured`, in no order."""
+        """Return the values of `captured`, unordered."""
         live_ins = self.live_ins.get(op)
         if live_ins is not None:
             return live_ins
@@ -374,7 +375,7 @@ class _Reverse:
 
     def _sweep_both_ways(self, region: Region) -> None:
         """Sweep a region forwards, then backwards. The forward sweep omits branches whose results are not needed before the end of the
-        region: their reverse runs them again, and otherwise a chain of them would run once for each of its levels."""
+        region, because their reverse recomputes them: otherwise a chain of such branches would run once for each of its levels."""
         body = region.ops[:-1]
         passed = {op for op in body if self.nests.is_passed(op)}
         self.sweep.run([op for op in body if not (op in passed or (op.code is ops.result and op.args[0] in passed))], True)
@@ -400,9 +401,7 @@ class _Reverse:
         assert count is not None
         t, most = self.sweep.counter.dtype, self.sweep.counter.most
         if most is not None:
-            message = (
-                f"this loop makes more than {most:,} iterations, and this device has no 64-bit integers to count them for the gradient"
-            )
+            message = f"this loop runs more than {most:,} iterations, which its gradient cannot count: this device has no 64-bit integers"
             site = FaultSite("loop", message, (), op.loc)
             self.b.emit(ops.check, self.b.emit(ops.le, count, self.b.const(most, t)), attr=site, type=VOID)
         self.loop(op, self.b.const(0, t), count)
@@ -413,7 +412,7 @@ class _Reverse:
         region, initial = op.regions[-1], op.args[FIXED[op.code] :]
         params = region.params[len(region.params) - len(initial) :]
         seeds = self.results.pop(op, {})
-        # A value that the body sets and never reads has a parameter on which nothing depends, but a result that counts.
+        # If the body sets a value and never reads it, nothing depends on the parameter, but the result may be used.
         carried = [k for k, p in enumerate(params) if k in seeds or self.active(p)]
         captured = self.captured(op)
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
@@ -432,8 +431,8 @@ class _Reverse:
             self.accumulate(initial[k], adjoint)
 
     def _segments(self, body: _Body, count: Op, recording: SavedLoop, start: Sequence[Op]) -> Sequence[Op]:
-        """Return a loop over the segments of ``count`` iterations, the last one first. It begins with the adjoints ``start``, and gives the
-        adjoints of the initial values of the primal loop."""
+        """Return a loop over the segments of ``count`` iterations, the last one first. It begins with the adjoints ``start``, and returns
+        the adjoints of the initial values of the primal loop."""
         b, op = self.b, body.loop
         assert isinstance(count.type, DType)
         total_segments = segments(b, count, recording.segment)
@@ -463,8 +462,7 @@ class _Reverse:
         self.indices[-1:] = [number]
 
     def _iteration(self, body: _Body, number: Op, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """Emit one iteration forwards, then backwards. Return the adjoints of its initial values, and of captured values, from the later
-        ones."""
+        """Emit one iteration forwards, then backwards. Return the adjoints of its initial and captured values, given those after it."""
         self.indices.append(number)
         self._enter(body, number, values)
         self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
@@ -475,8 +473,8 @@ class _Reverse:
         return [*[self._adjoint_or_zero(body.params[k]) for k in body.carried], *[self._adjoint_or_zero(v) for v in body.captured]]
 
     def _segment(self, body: _Body, first: Op, last: Op | None, length: int, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """Emit the iterations of a segment from ``first`` forwards, for the initial values of each, then each backwards, the last one
-        first. ``last``: the last iteration of the loop, which may come before the end of the segment; None if both are the same."""
+        """Emit the iterations of a segment from ``first`` on: forwards, for the initial values of each, then each backwards, the last one
+        first. ``last``: the last iteration of the loop, which may come before the end of the segment; None if both coincide."""
         b, t = self.b, first.type
         assert isinstance(t, DType)
         numbers, begins = [], [tuple(values)]
@@ -485,7 +483,7 @@ class _Reverse:
         for k in range(length):
             number = b.emit(ops.add, first, b.const(k, t), attr="nsw")
             numbers.append(number)
-            if k + 1 < length:  # past the end of the loop the last iteration runs again: its loads are in bounds
+            if k + 1 < length:  # past the end of the loop the last iteration is repeated, whose loads are in bounds
                 self._enter(body, number if last is None else b.emit(ops.min_, number, last), begins[-1])
                 self.sweep.run(body.region.ops[:-1], False)
                 following = [self.sweep.env[v] for v in body.region.results]
@@ -507,7 +505,7 @@ class _Reverse:
         return results
 
     def parallel(self, op: Op) -> None:
-        """Reverse a parallel loop, which gives a parallel loop. Adjoints of live-in values are added up in temporaries."""
+        """Reverse a parallel loop, into a parallel loop. Adjoints of live-in values accumulate in temporaries."""
         b, outer = self.b, self.adjoints
         captured = self.captured(op)
         temps = []
@@ -551,21 +549,22 @@ class _Body:
 
 
 def _stored(node: Op) -> Iterable[Op]:
-    """Return the float that ``node`` puts into memory. Its adjoint is the gradient of that memory."""
+    """Return the float that ``node`` writes to memory, whose gradient is the adjoint of that float."""
     if node.code.effect in ("write", "atomic") and is_float(node.args[-1].type):
         return (node.args[-1],)
     return ()
 
 
 def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
-    """Return control operations that contain an operation which matters to the reverse sweep."""
+    """Return the control operations that contain an operation which the reverse sweep must handle."""
     relevant: set[Op] = set()
     _find_relevant(kernel.body, matters, relevant)
     return relevant
 
 
 def _find_relevant(region: Region, matters: Callable[[Op], bool], relevant: set[Op]) -> bool:
-    """Return whether an operation in ``region`` matters, and add the control operations to ``relevant``."""
+    """Return whether the reverse sweep must handle an operation in ``region``. Collect the control operations around these in
+    ``relevant``."""
     any_here = False
     for op in region.ops[:-1]:
         here = [_find_relevant(inner, matters, relevant) for inner in op.regions]
@@ -576,7 +575,7 @@ def _find_relevant(region: Region, matters: Callable[[Op], bool], relevant: set[
     return any_here
 
 
-# The error of a recomputed extremum in units in the last place, by the bits of its type.
+# The largest error of a recomputed extremum, in units in the last place, by the bits of its type.
 _SAME = {16: 2, 32: 16, 64: 16}
 _NAMES = {"mul": "multiplication"}
 _ATOMICS: dict[str, Callable[[_Reverse, Op, Ref], None]] = {

@@ -1,9 +1,10 @@
-"""The table of derivatives: for each operation its local partial derivatives, from which both directions follow.
+"""The table of derivatives: the local partial derivatives of each operation, from which forward and reverse mode follow.
 
-At points without derivative, `abs` at 0 has 0; `min` and `max` have that of the operand they take, of equal operands the first, of NaN and
-a number the number; rounding has 0; a power of 0 does not depend on the exponent. Where a partial derivative is infinite or undefined at an
-edge of the domain (`sqrt` at 0, division by 0, `log` at 0 ...), a flow of 0 stays 0: an adjoint (or tangent) of 0 gives 0 there and not
-NaN, so that a branch that was not taken, or a `norm` of zero weight, does not turn sums into NaN.
+At points without a derivative, the derivative of `abs` at 0 is 0; `min` and `max` have the derivative of the operand that they take (of
+equal operands the first, of NaN and a number the number); the derivative of rounding is 0; a power of 0 does not depend on the exponent.
+Where a partial derivative is infinite or undefined at the edge of the domain (`sqrt` at 0, division by 0, `log` at 0 ...), a flow of 0
+stays 0: an adjoint (or tangent) of 0 gives 0 there, not NaN, so that a branch that was not taken, or a `norm` of zero weight, does not turn
+sums into NaN.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-# A partial derivative as a function of a flow: (builder, operands, result, flow) -> the share.
+# A partial derivative as a function of a flow (an adjoint or a tangent): (builder, operands, result, flow) -> its product with the flow.
 Partial = Callable[[Builder, "tuple[Op, ...]", Op, Op], Op]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The partial derivatives of an operation by each operand, None for an operand without derivative. ``text``: the same for readers.
-    ``guarded``: they can be infinite or undefined, so that a flow of 0 is guarded."""
+    """The partial derivatives of an operation by each operand, None for an operand without a derivative. ``text``: the same for readers.
+    ``guarded``: they can be infinite or undefined, so a flow of 0 is guarded."""
 
     partials: tuple[Partial | None, ...]
     text: str
@@ -92,8 +93,8 @@ def _abs(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _taken(k: int, compare: OpCode) -> Partial:
-    """Return the flow, if operand ``k`` is the one that `min` or `max` takes: the first if ``compare(first, second)``, or if the second is
-    NaN."""
+    """Return the partial by operand ``k`` of `min` or `max`: the flow if the operation takes this operand, else 0. It takes the first if
+    ``compare(first, second)``, or if the second is NaN."""
 
     def partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
         first = b.emit(ops.or_, b.emit(compare, x[0], x[1]), b.emit(ops.isnan, x[1]))
@@ -114,8 +115,8 @@ def _rsqrt_partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 
 def _angle(k: int) -> Partial:
-    """Return a partial of atan2(y, x): x / (x^2 + y^2) by y, -y / (x^2 + y^2) by x, scaled by the larger, so that squares do not
-    overflow."""
+    """Return a partial of atan2(y, x): x / (x^2 + y^2) by y, -y / (x^2 + y^2) by x. Operands are scaled by the larger one, so that squares
+    do not overflow."""
 
     def partial(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
         size = b.emit(ops.max_, b.emit(ops.abs_, x[0]), b.emit(ops.abs_, x[1]))
@@ -128,7 +129,7 @@ def _angle(k: int) -> Partial:
 
 
 def _power_by_base(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
-    """Return the flow times y * x^(y - 1), which also holds where x is 0 or negative; 0 where y is 0."""
+    """Return the flow times y * x^(y - 1), also where x is 0 or negative; 0 where y is 0."""
     base, exponent = x
     if exponent.code is ops.const:
         if exponent.attr == 2.0:
@@ -153,7 +154,7 @@ def _power_by_exponent(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
 
 def _convert(b: Builder, x: tuple[Op, ...], r: Op, flow: Op) -> Op:
     """Convert a derivative between float types. `pullback` gives the operand's type, `pushforward` the result's."""
-    raise AssertionError("cast is converted by the two directions themselves")
+    raise AssertionError("pullback and pushforward convert casts themselves")
 
 
 _INTEGER = NoGradient("integers and truth values have no derivative")
@@ -193,7 +194,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     ops.pow_: Rule((_power_by_base, _power_by_exponent), "b a^(b - 1), a^b log(a)", True),
     ops.cast: Rule((_convert,), "1 between floats"),
     **dict.fromkeys((ops.floor, ops.ceil, ops.trunc, ops.round_), _ROUNDING),
-    ops.stop_grad: NoGradient("that is what it is for"),
+    ops.stop_grad: NoGradient("it ends derivatives on purpose"),
     ops.recall: Rule((_nothing, _same), "0, 1"),
     ops.with_partial: Rule((_same, _times(2), None), "1, c, none"),
     ops.opaque: Rule((_same,), "1"),
@@ -208,23 +209,24 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.vec, ops.extract, ops.insert, ops.select), _VECTOR),
     **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),
     ops.clock: NoGradient("a clock depends on nothing"),
-    ops.label: NoGradient("dropped before differentiation"),
-    ops.stream: NoGradient("made after differentiation"),
+    ops.label: NoGradient("removed before differentiation"),
+    ops.stream: NoGradient("emitted after differentiation"),
     ops.stack_room: NoGradient("functions that call themselves have no derivatives"),
     **dict.fromkeys(sorted(ops.MEETING, key=str), NoGradient("groups of threads have no derivatives")),
     **dict.fromkeys((ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product), NoGradient("device IR only")),
-    **dict.fromkeys(ops.ON_LANES, NoGradient("only where loops are planned")),
+    **dict.fromkeys(ops.ON_LANES, NoGradient("only in planned loops")),
     **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.outlined, ops.task), _CONTROL),
 }
 
 
 def differentiable(code: OpCode) -> bool:
-    """Return whether derivatives flow from the operands of ``code`` to its result by a rule of this table."""
+    """Return whether a rule of this table carries derivatives from the operands of ``code`` to its result."""
     return isinstance(RULES.get(code), Rule)
 
 
 def pullback(b: Builder, op: Op, args: tuple[Op, ...], result: Op, adjoint: Op) -> tuple[Op | None, ...]:
-    """Return the contribution to the adjoint of each operand of ``op``, or None if an operand is a constant or no float, or has none.
+    """Return the contribution to the adjoint of each operand of ``op``, or None if an operand is a constant, is not a float, or has no
+    derivative.
 
     ``args`` and ``result`` are the operands and the result of ``op`` in the code that ``b`` builds.
     """
@@ -259,6 +261,6 @@ def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: 
 
 
 def _share(b: Builder, partial: Partial, args: tuple[Op, ...], result: Op, flow: Op, nothing: Op | None) -> Op:
-    """Return the flow through one partial derivative. ``nothing``: whether the flow is 0, where 0 must stay 0."""
+    """Return the flow through one partial derivative. ``nothing``: whether the flow is 0, for partials that must keep it 0."""
     part = partial(b, args, result, flow)
     return part if nothing is None else b.emit(ops.select, nothing, _f(b, 0.0, flow), part, attr="guard")

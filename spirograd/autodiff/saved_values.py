@@ -26,9 +26,9 @@ from spirograd.transforms.simplification.dce import dce
 class SaveBuffer:
     """A saved-value buffer: an array argument in which a kernel saves the values of ``loads``, in the order of execution.
 
-    A row for each iteration of the parallel ``loop``, counted from its begin, or one row for all serial code (``loop`` is None). ``rows``
-    and ``capacity`` (entries of a row) are size expressions, or None if only the device can know them: `SavingKernels.counting` computes
-    these.
+    It has a row for each iteration of the parallel ``loop``, counted from its first one, or a single row for all serial code (``loop`` is
+    None). ``rows`` and ``capacity`` (entries of a row) are size expressions, or None if only the device can know them:
+    `SavingKernels.counting` computes them.
     """
 
     ref: ArrayRef
@@ -42,13 +42,13 @@ class SaveBuffer:
 class SavingKernels:
     """Three kernels with the arguments of the primal.
 
-    ``saving`` does what the primal does, and fills the buffers, which are arguments behind those of the primal. ``replaying`` has them too,
-    and computes what the primal computed from the buffers, whatever memory holds now at these loads. It is the kernel to differentiate.
-    There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
+    ``saving`` does what the primal does, and fills the buffers, which are arguments after those of the primal. ``replaying``, the kernel to
+    differentiate, has the same arguments. It computes what the primal computed from the buffers, whatever memory now holds at the saved
+    loads: ``recall(entry, load)`` replaces such a load, so that derivatives flow to the memory of the load.
 
     ``counting`` returns, for each buffer, its rows and its capacity (i32; 2^31 - 1 if it is that or more). It runs while memory is in the
-    state before the primal. If the capacities depend on memory that the primal writes (``counting_writes``), it writes the same, which is
-    then to be restored; otherwise it has no effects on memory. None if the capacities depend on old values of atomics.
+    state before the primal. If the capacities depend on memory that the primal writes (``counting_writes``), it writes the same, and the
+    memory must then be restored; otherwise it has no effects on memory. None if the capacities depend on old values of atomics.
     """
 
     saving: Kernel
@@ -68,7 +68,7 @@ def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingK
     args = (*primal.args, *[ArrayArg(p.buffer.ref.name, p.buffer.ref.dtype, 2) for p in plans])
     bodies = [kind(plans).region(primal.body) for kind in (_Saving, _Replaying)]
     saving, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
-    # If the entries of an iteration follow from its number, no adstack of the reverse need hold the counter.
+    # If the entries of an iteration follow from its number, the reverse need not save the counter in an adstack.
     counting = _counting(primal, plans, ctx)
     writes = counting is not None and not _is_exact(primal, counting)
     if writes:
@@ -81,7 +81,7 @@ def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingK
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """A buffer, and for each condition of a `while` the number of its loads in it."""
+    """A buffer, and the number of its loads in each condition of a `while`."""
 
     buffer: SaveBuffer
     sites: set[Op]
@@ -92,7 +92,7 @@ _Key = tuple["Op | None", DType]
 
 
 class _Sites:
-    """The operations whose values are saved, by their buffer, each with the control operations around it."""
+    """The operations whose values are saved, by buffer, each with the control operations around it."""
 
     def __init__(self, primal: Kernel, wanted: set[Op]) -> None:
         self.wanted = wanted
@@ -117,9 +117,10 @@ class _Sites:
             return
         if any(inner.code in LOOPS for inner in around[around.index(condition) + 1 :]):
             raise SpirogradUnsupportedError(
-                "the gradient needs what is read here, in a loop inside the condition of a `while`, from memory that is overwritten",
+                "the gradient needs the value that is read here, which is overwritten later, and cannot be saved in a loop inside of the "
+                "condition of a `while`",
                 op.loc,
-                "compute the condition at the end of the body, into a variable",
+                "compute the condition at the end of the body, and store it in a variable",
             )
         counts = self.conditions.setdefault(key, {})
         counts[condition] = counts.get(condition, 0) + 1
@@ -130,7 +131,7 @@ def _is_parallel(op: Op) -> bool:
 
 
 def _plan(primal: Kernel, wanted: set[Op]) -> list[_Plan]:
-    """Return a buffer for each parallel loop, one for serial code, and for each type of entry."""
+    """Return the buffers: one for each type of entry in each parallel loop and in serial code."""
     sites = _Sites(primal, wanted)
     plans: list[_Plan] = []
     for (loop, dtype), saved in sites.operations.items():
@@ -150,7 +151,7 @@ def _trips(loop: Op) -> Size | None:
 
 
 def _capacity(sites: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
-    """Return the most entries of a row."""
+    """Return the largest number of entries of a row, or None if it is unknown."""
     total: Size = 0
     for _, around in sites:
         count: Size = 1
@@ -169,14 +170,14 @@ def _capacity(sites: Sequence[tuple[Op, tuple[Op, ...]]]) -> Size | None:
 
 @dataclass(slots=True, eq=False)
 class _Entries(Cell):
-    """The number of the next entry of a row: a value, and the constant that it is ``ahead`` by."""
+    """The number of the next entry of a row: a value plus the constant ``ahead``."""
 
     plan: _Plan = field(kw_only=True)
     ahead: int = 0
 
 
 class _SiteCounter(Threaded):
-    """A counter of the values that are saved. ``site`` is called for each operation whose value is."""
+    """A counter of saved values. It calls ``site`` for each operation whose value is saved."""
 
     def __init__(self, plans: Sequence[_Plan], count: Counter = IN_I32) -> None:
         super().__init__()
@@ -196,7 +197,7 @@ class _SiteCounter(Threaded):
     # --- rows ------------------------------------------------------------------------------------------------------------
 
     def _open(self, loop: Op | None) -> None:
-        """Begin to count for rows of ``loop``."""
+        """Begin to count the entries of rows of ``loop``."""
         for plan in self.plans:
             if plan.buffer.loop is loop:
                 self.cells.append(_Entries(values=[self.b.const(0, self.count.dtype)], sites=plan.sites, plan=plan))
@@ -247,7 +248,7 @@ class _SiteCounter(Threaded):
         return b.emit(ops.add, before, b.const(counter.ahead, t), attr="nsw")
 
     def entered(self, op: Op, number: int, cells: Sequence[Cell]) -> None:
-        # The condition cannot pass on its count, but the body and the code after it know how many entries it saves.
+        # A condition cannot yield its count, but the body and the code after it know the number of entries that it saves.
         for cell in cells:
             assert isinstance(cell, _Entries)
             cell.ahead = cell.plan.in_condition.get(op, 0) if op.code is ops.while_ and number != 0 else 0
@@ -262,7 +263,7 @@ class _SiteCounter(Threaded):
         return self.copy(op)
 
     def place(self, counter: _Entries) -> tuple[Op, Op]:
-        """Return row and entry."""
+        """Return the row and the number of the next entry."""
         b, loop = self.b, self.loop
         at = self._ahead(counter)
         if loop is None:
@@ -291,8 +292,8 @@ _OLD = TempRef("old", i32, kind=TempKind.OLD_VALUE)
 
 
 class _Counting(_SiteCounter):
-    """The kernel that counts. Rows and capacities go to ``totals``. ``writes``: it does what the primal does; otherwise it only has effects
-    on temporaries."""
+    """The counting kernel. It stores rows and capacities to ``totals``. ``writes``: it does what the primal does; otherwise it has effects
+    on temporaries only."""
 
     def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]], count: Counter, writes: bool) -> None:
         super().__init__(plans, count)
@@ -307,12 +308,12 @@ class _Counting(_SiteCounter):
     def _visit_site(self, op: Op) -> Op:
         new = super()._visit_site(op)
         if op.code is ops.load:
-            # An operation of its own, whose primal is the one that it repeats: see `_is_exact`.
+            # The copy names the operation that it repeats as its primal: see `_is_exact`.
             self.b.ops.pop()
             return self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
         if self.writes or isinstance(ref_of(op), TempRef):
             return new
-        # An atomic is dropped. This load marks a use of its old value: see `_counting`.
+        # The atomic is removed. A load marks the use of its old value: see `_counting`.
         self.b.ops.pop()
         assert isinstance(op.type, DType)
         return self.b.cast(self.b.load(_OLD), op.type)
@@ -337,7 +338,7 @@ class _Counting(_SiteCounter):
 
 
 def _is_exact(primal: Kernel, counting: Kernel) -> bool:
-    """Return whether the values that ``counting`` reads, which has no effects on memory, are in memory before the primal."""
+    """Return whether memory has, before the primal, all values that ``counting``, which has no effects on memory, reads."""
     loads = [op.primal for op in counting.walk() if op.code is ops.load and op.primal is not None]
     served, conflicts = residuals(primal, loads)
     return not conflicts and all(residual.when == "before" for residual in served)

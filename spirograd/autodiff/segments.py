@@ -1,16 +1,16 @@
-"""Segments: loops with small bodies checkpoint their loop-carried values once in several iterations, and the reverse recomputes the rest.
+"""Segments: loops with small bodies save their loop-carried values once for several iterations, and the reverse recomputes the others.
 
-Adstack memory, and the traffic to it, falls by the length of a segment. Within a segment the loop-carried values are plain values, because
-it is unrolled. On GPUs memory traffic costs more than arithmetic: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3
-instead of 9 times its forward run. Where a CPU runs code for GPUs, the last segment of a short loop costs more than it saves, because both
-sides of a branch run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8, 130 and 565 us with
-segments of 2. Large bodies are slower there, too (eight carried floats, 64 steps: 8.1 instead of 3.2 s), and faster on GPUs (1.16 instead
-of 2.0 ms).
+Adstack memory, and the traffic to it, shrink by the length of a segment. A segment is unrolled, so the loop-carried values within it are
+SSA values. On GPUs memory traffic costs more than arithmetic: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3
+times as long as the forward run, instead of 9 times. Where a CPU runs code for GPUs, the last segment of a short loop costs more than it
+saves, because both sides of a branch run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8,
+but 130 and 565 us with segments of 2. Segments make large bodies slower there, too (eight loop-carried floats, 64 steps: 8.1 instead of 3.2
+s), but faster on GPUs (1.16 instead of 2.0 ms).
 
-A short loop with a constant trip count is one segment: it needs no adstack, and its forward sweep is removed if nothing else uses it. On
-lavapipe 64 steps of `v = v * v * 0.5 + 0.3` took 9.3 instead of 38 ms, on the CPU 8 of them 1.5 instead of 13 ms (code with adstacks is
-vectorised only if its loops are long). With sines the CPU took 54 instead of 34 ms for 16 steps, so there only the shortest loops are one
-segment.
+A short loop with a constant trip count is a single segment: it needs no adstack, and its forward sweep is removed if nothing else uses it.
+On lavapipe 64 steps of `v = v * v * 0.5 + 0.3` took 9.3 instead of 38 ms, on the CPU 8 of them 1.5 instead of 13 ms (code with adstacks is
+vectorised only if its loops are long). With sines the CPU took 54 instead of 34 ms for 16 steps, so on CPUs only the shortest loops are a
+single segment.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spirograd.ir.nodes import Op
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The segments of loops. Loops with a limited number of operations and loop-carried numbers have segments of ``length`` iterations, a
-    power of two. ``longest``: the most iterations of a loop that is one segment."""
+    """The choice of segments for a device. Loops with few operations and loop-carried scalars have segments of ``length`` iterations, a
+    power of two. ``longest``: the largest trip count of a loop that is a single segment."""
 
     length: int
     operations: int
@@ -34,13 +34,13 @@ class Segments:
     longest: int
 
     def of(self, loop: Op) -> int:
-        """Return the iterations of a segment of ``loop``: 1 if the values of each iteration are saved."""
+        """Return the number of iterations in a segment of ``loop``: 1 if the values of each iteration are saved."""
         carried = _carried(loop)
         small = len(loop.regions[-1].ops) <= self.operations and 0 < carried <= self.carried
         return self.length if small and _is_plain(loop) else 1
 
     def in_one(self, loop: Op) -> int:
-        """Return the trip count of a `for` that is one segment, or 0 for other loops."""
+        """Return the trip count of a `for` that is a single segment, or 0 for other loops."""
         count = constant_trips(*loop.args[:2]) or 0
         small = count <= self.longest and count * _carried(loop) <= _MOST_CARRIED and count * len(loop.regions[0].ops) <= _LARGEST
         return count if small and _is_plain(loop) else 0
@@ -56,7 +56,8 @@ def _is_plain(loop: Op) -> bool:
     return all(not op.regions for op in loop.regions[-1].ops)
 
 
-# Limits of a loop that is one segment: the scalars that its iterations carry, which are in registers at once, and its operations.
+# Limits of a loop that is a single segment: its operations, and the scalars that its iterations carry, all of which are in registers at
+# once.
 _MOST_CARRIED, _LARGEST = 64, 512
 # Used where memory is as fast as arithmetic.
 NO_SEGMENTS = Segments(1, 0, 0, 11)

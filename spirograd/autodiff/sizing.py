@@ -28,9 +28,10 @@ from spirograd.transforms.simplification.simplify import simplify
 def sizing(
     kernel: Kernel, ctx: PassContext, every: Mapping[int, int] | None = None
 ) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
-    """Split a gradient kernel whose loops record their trip counts. Return the kernel, which instead checks that trip counts do not exceed
-    the capacities; kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels
-    counts. ``every``: the number of iterations of a loop that share an entry of its adstacks, by the number of the capacity (1 if omitted).
+    """Split a gradient kernel whose loops record their trip counts. Return three things: the kernel, which instead checks that trip counts
+    do not exceed the capacities; kernels that count what the host cannot know; and the capacities, which are expressions, or None where a
+    kernel counts. ``every``: the number of iterations of a loop that share an entry of its adstacks, by the number of the capacity (1 if
+    omitted).
 
     The trip counts of `open_loops` are sizes, too, with the numbers that follow those of capacities.
 
@@ -38,8 +39,8 @@ def sizing(
     counted on the device, and passed in an array: see `adstacks.SIZES`. The same holds if there are guards on such devices: the guard
     counts are the last sizes. `CompileOptions.count_on_device` selects it in all cases.
 
-    A count that does not change in the loops around it is moved out of them, so that they need not run to be counted. The adstack may then
-    have entries for a loop that the kernel does not reach.
+    A count that is invariant in the loops around it is hoisted out of them, so that the counting kernel need not run them. The adstack may
+    then have entries for a loop that the kernel does not reach.
     """
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:
@@ -61,16 +62,16 @@ def sizing(
 
 
 def _is_quick(size: Size | None, asynchronous: bool) -> bool:
-    """Return whether the host should evaluate ``size``: it neither blocks on the device nor iterates over a range, which kernels do
-    faster."""
+    """Return whether the host should evaluate ``size``: it does not block on the device, and does not iterate over a range, which a kernel
+    does faster."""
     if size is None or (asynchronous and needs_memory(size)):
         return False
     return not any(isinstance(part, MaxOver) for part in walk(size))
 
 
 def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
-    """Return the capacities, by number, that are not just the trip count of the one loop with this number, computed from constant memory.
-    ``known``: the capacities as expressions."""
+    """Return the numbers of the capacities that are not known to equal the trip count of the only loop with that number. ``known``: the
+    capacities as expressions."""
     sure: dict[int, bool] = {}
     for op in counts:
         number, own = _capacity(op), size_of(op.args[-1])
@@ -80,7 +81,7 @@ def _unsure(counts: Sequence[Op], known: Sequence[Size | None]) -> set[int]:
 
 
 def _handing_over(counting: Counting) -> Kernel:
-    """Return a kernel that stores its counts to `SIZES`, for kernels that run after it."""
+    """Return ``counting`` as a kernel that stores its counts to `SIZES`, for kernels that run after it."""
     kernel = counting.kernel
     handed = replace(kernel, args=(*kernel.args, SIZES), returns=())
     target = sizes_of(handed)
@@ -108,8 +109,8 @@ class _HandingOver(Rewriter):
 
 
 def _agreeing(main: Kernel, rounds: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
-    """Make kernels round alike where counts depend on it. Compiled apart, they could fuse different operations, and a loop that stops at a
-    value of floats would run once more than was counted."""
+    """Make kernels round alike where counts depend on rounding. They are compiled separately, so they could fuse different operations, and
+    a loop that ends at a float value would run once more than was counted."""
     repeated = {op.primal for counting in rounds for op in counting.kernel.walk() if is_rounded(op) and op.primal is not None}
     if not repeated:
         return main, rounds
@@ -131,8 +132,8 @@ def _updated(op: Op, kind: TempKind) -> int | None:
 
 
 class _Checked(Rewriter):
-    """A rewriter that replaces each update of a capacity among ``unsure`` by a check against the capacity. The expressions of the others
-    are exactly what the loops compute. An iteration that passes a guard claims a thread slot."""
+    """A rewriter that replaces each update of a capacity among ``unsure`` by a check against the capacity. The other capacities are exactly
+    what the loops compute, and need no check. An iteration that passes a guard claims a thread slot."""
 
     def __init__(self, unsure: set[int], every: Mapping[int, int]) -> None:
         super().__init__()
@@ -157,7 +158,7 @@ class _Checked(Rewriter):
             reported = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
             t = reported.type
             assert isinstance(t, DType)
-            message = f"{self.name}: this loop makes {{0}} iterations, and its adstacks have room for {{1}}"
+            message = f"{self.name}: this loop runs {{0}} iterations, but its adstacks have room for {{1}}"
             site = FaultSite("adstack", message, (t, t), op.loc)
             fitting = b.emit(ops.mul, b.cast(capacity, t), b.const(every, t))
             b.emit(ops.check, b.emit(ops.le, demand, capacity), reported, fitting, attr=site, type=VOID)
@@ -165,8 +166,9 @@ class _Checked(Rewriter):
 
 
 def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, AdstackGuard], ctx: PassContext) -> tuple[Counting, ...]:
-    """Return kernels that count ``wanted``, usually one. A count that changes with a loop-carried value of an outer loop needs the adstacks
-    of that loop, and so a kernel of its own, after the one that counts for these. ``guards``: the guards of the kernel, by number."""
+    """Return kernels that count ``wanted``, usually one. A count that depends on a loop-carried value of an outer loop needs the adstacks
+    of that loop, and therefore a kernel of its own, after the kernel that counts their entries. ``guards``: the guards of the kernel, by
+    number."""
     if not wanted:
         return ()
     counting = _counting(kernel, wanted, guards, ctx)
@@ -177,7 +179,7 @@ def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, AdstackGu
     while needed:
         ready = [k for k, others in needed.items() if not others & needed.keys()]
         if not ready:
-            raise AssertionError(f"the capacities {sorted(needed)} of {kernel.name} wait for each other")
+            raise AssertionError(f"the capacities {sorted(needed)} of {kernel.name} depend on each other")
         rounds.append(Counting(_counting(kernel, ready, guards, ctx), tuple(ready)))
         for k in ready:
             del needed[k]
@@ -212,8 +214,8 @@ def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, Adstac
 
 
 class _Bare(Rewriter):
-    """A rewriter that omits all effects except those on the memories ``kept``, private to a launch, and the updates of the sizes
-    ``wanted``. An iteration that passes a guard of adstacks that are kept claims a thread slot."""
+    """A rewriter that omits all effects except those on the memory ``kept``, which is private to a launch, and updates of the sizes
+    ``wanted``. An iteration that passes a guard of kept adstacks claims a thread slot."""
 
     def __init__(self, wanted: frozenset[int], guards: Mapping[int, AdstackGuard], kept: set[Ref]) -> None:
         super().__init__()
@@ -236,18 +238,18 @@ class _Bare(Rewriter):
             return None
         if ref_of(op) in self.kept:
             return self.copy(op)
-        # The result of an omitted atomic is gone. A gradient kernel computes only adjoints from it, never a count.
+        # An omitted atomic has no result. A gradient kernel computes only adjoints from it, never a count.
         return None if op.code is ops.store else self.b.const(0, op.type)  # type: ignore[arg-type]
 
 
 class _Hoist(Rewriter):
-    """A rewriter that hoists each update of a capacity out of the loops that do not change it, with the operations that it takes: pure
-    ones, and loads of single elements of fields. Updates below branches stay: elsewhere a count may be any number."""
+    """A rewriter that hoists each update of a capacity out of the loops in which it is invariant, with the operations that it depends on:
+    pure ones, and loads of single elements of fields. Updates in branches stay, because outside of them a count may be any number."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.level: dict[Op, int] = {}  # value -> the number of operations that must be around it
-        self.moved: dict[Op, list[Op]] = {}  # operation -> updates that go in front of it
+        self.level: dict[Op, int] = {}  # value -> the depth of control operations at which it can be computed
+        self.moved: dict[Op, list[Op]] = {}  # operation -> updates that move before it
         self.gone: set[Op] = set()
         for op, around in nested(kernel.body, ()):
             for region in op.regions:
@@ -269,7 +271,7 @@ class _Hoist(Rewriter):
             super().visit(op)
 
     def _outside(self, value: Op, copies: dict[Op, Op]) -> Op:
-        """Return ``value``, recomputed from values that are known outside."""
+        """Recompute ``value`` from values that are known outside."""
         if (value.code.effect != "pure" and not _is_element(value)) or value.code in (ops.result, ops.param):
             return self.value(value)
         if value not in copies:

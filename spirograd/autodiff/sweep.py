@@ -19,8 +19,8 @@ from spirograd.transforms.checks.space_limits import is_space_check
 @dataclass(frozen=True, slots=True)
 class SavedLoop:
     """The data that the forward sweep of a loop leaves for the reverse: ``adstacks`` of its loop-carried values, and the ``count`` of
-    iterations of a `while`. ``loop`` is the primal loop. ``segment``: the number of iterations that share one entry. ``in_one``: one
-    segment has all iterations, and begins with the initial values of the loop."""
+    iterations of a `while`. ``loop`` is the primal loop. ``segment``: the number of iterations that share one entry. ``in_one``: the loop
+    is a single segment, which begins with the initial values of the loop."""
 
     loop: Op
     adstacks: tuple[AdstackRef, ...]
@@ -31,8 +31,8 @@ class SavedLoop:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The results that the forward sweep of an `if` keeps of the branches ``inside``: see `nests`. ``places``: for each result that is
-    kept, the type of its vector, and its first element there. ``lengths``: the lengths of the vectors."""
+    """The results of the branches ``inside`` an `if` that its forward sweep keeps: see `nests`. ``places``: for each kept result, the type
+    of its vector, and its first element there. ``lengths``: the lengths of the vectors."""
 
     inside: frozenset[Op]
     places: Mapping[Op, tuple[DType, int]]
@@ -41,7 +41,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """The type that counts the iterations of a `while`. ``most``: the largest count that is allowed, which the reverse of the loop checks;
+    """The integer type that counts the iterations of a `while`. ``most``: the largest allowed count, which the reverse of the loop checks;
     None if the type holds every count."""
 
     dtype: DType = i32
@@ -52,19 +52,19 @@ IN_I32 = Counter()
 
 
 def counter_for(caps: Capabilities) -> Counter:
-    """Return the counter for a device. Drivers that end long loops do so long before 2^31 iterations."""
+    """Return the counter for a device. Drivers that end long loops do so well before 2^31 iterations."""
     if caps.loop_limit:
         return IN_I32
     return Counter(i64) if caps.int64 else Counter(i32, 2**31 - 2)
 
 
 class Sweep:
-    """An emitter of primal operations. ``env``: primal value -> its present value.
+    """An emitter of primal operations. ``env``: primal value -> its current value.
 
-    ``record``: save the loop-carried values of the loops that stand directly in the region, at the start of each iteration. Effects on
-    outer memory, prints and checks are omitted, except for checks of the sizes of index spaces, which bound loops of the reverse too.
-    ``bounds``: the most iterations of loops, where the primal is known to have no more. Effects on temporaries stay while ``fresh`` (the
-    first sweep over the body of the kernel): they are private to a launch, but must not happen twice.
+    ``record``: save the loop-carried values of the loops directly in the region, at the start of each iteration. Effects on outer memory,
+    prints and checks are omitted, except for checks of the sizes of index spaces, which also bound loops of the reverse. ``bounds``: the
+    largest trip counts of loops, where the primal is known not to exceed them. Effects on temporaries stay while ``fresh`` (the first sweep
+    over the body of the kernel): they are private to a launch, but must not happen twice.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Sweep:
         if isinstance(ref, TempRef) and self.fresh and ref not in self.returns:
             self.clone(op)
         elif op.code is not ops.store:
-            # The old value is overwritten. This load marks a use of it; see `memory_states.old_values`.
+            # The old value is lost. A load marks its use; see `memory_states.old_values`.
             assert isinstance(op.type, DType)
             self.lost += 1
             old = TempRef(f"old{self.lost}", op.type, kind=TempKind.OLD_VALUE, number=self.lost)
@@ -163,7 +163,7 @@ class Sweep:
             self.keep(op, nest)
 
     def branches(self, op: Op) -> None:
-        """Emit an `if`. The kept results of the enclosing nest are a further result for each vector."""
+        """Emit an `if`. It has an additional result for each vector with kept results of the enclosing nest."""
         b, before, regions = self.b, self.vectors, []
         assert isinstance(op.type, tuple)
         for region in op.regions:
@@ -207,7 +207,7 @@ class Sweep:
         begin, end = self.args(op)[:2]
         carried = op.regions[0].params[1:]
         if self.fresh and op.attr.parallel:
-            self.checks = False  # The reverse of the loop, which sweeps its body again, has the checks.
+            self.checks = False  # The checks are in the reverse of the loop, which sweeps its body again.
             region = self.region(op.regions[0])
             self.checks = True
         elif not record or op.attr.parallel or not carried:
@@ -244,8 +244,8 @@ class Sweep:
         self.require_entries(self.bound(op) or count, recording)
 
     def recording(self, region: Region, recording: SavedLoop, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
-        """Return a copy of the body of a loop that first saves its loop-carried values. ``counted``: the number of the iteration is one of
-        them."""
+        """Return a copy of the body of a loop that first saves its loop-carried values. ``counted``: the number of the iteration is also
+        loop-carried."""
         b = self.b
         params = b.begin(*[p.type for p in region.params], *([self.counter.dtype] if counted else []))
         self.env.update(zip(region.params, params))
@@ -292,7 +292,7 @@ class Sweep:
                 b.store(adstack, entry, b.const(k), to_saved(b, part))
 
     def bound(self, loop: Op) -> Op | None:
-        """Return the most iterations of a loop of the primal, or None if there is no limit."""
+        """Return the largest trip count of a loop of the primal, or None if it is not limited."""
         most = self.bounds.get(loop)
         return None if most is None else self.b.const(most)
 
@@ -311,13 +311,13 @@ class Sweep:
 
 
 def capacity_of(number: int) -> TempRef:
-    """Return the temporary with the number of entries that adstacks with capacity ``number`` must hold."""
+    """Return the temporary that holds the number of entries of adstacks with capacity ``number``."""
     return TempRef(f"capacity{number}", i32, kind=TempKind.CAPACITY, number=number)
 
 
 def trip_count(b: Builder, begin: Op, end: Op) -> Op:
-    """Return the trip count of a loop, which may be 0, in the unsigned type of the bounds unless their own surely holds it. The plain
-    difference of bounds would wrap to a positive number if the range is empty and they lie far apart."""
+    """Return the trip count of a loop, which may be 0, in the unsigned variant of the type of its bounds unless the type itself is known to
+    hold it. The plain difference of the bounds would wrap to a positive number if the range is empty and the bounds lie far apart."""
     t = begin.type
     assert isinstance(t, DType)
     top = b.emit(ops.max_, end, begin)
@@ -329,7 +329,8 @@ def trip_count(b: Builder, begin: Op, end: Op) -> Op:
 
 
 def _index(b: Builder, iteration: Op) -> Op:
-    """Return the number of an iteration as an index of an adstack, which is signed. Adstacks have no entries beyond."""
+    """Return the number of an iteration as an index of an adstack, which is signed. No adstack has more entries than this type can
+    index."""
     assert isinstance(iteration.type, DType)
     return b.cast(iteration, signed(iteration.type))
 

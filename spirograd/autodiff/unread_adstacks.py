@@ -14,7 +14,7 @@ from spirograd.transforms.simplification.simplify import simplify
 
 
 def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove adstacks that are never read, and the computations that only fed them. Number the capacities of the rest from 0 in order of
+    """Remove adstacks that are never read, and the computations that only they used. Number the capacities of the others from 0 in order of
     appearance."""
     while True:
         kernel = simplify(kernel, ctx)

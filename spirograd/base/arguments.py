@@ -123,3 +123,7 @@ class PreparedLaunch(Protocol):
     @property
     def about(self) -> object:
         """What is equal for launches of the same calls."""
+
+    @property
+    def afterwards(self) -> int:
+        """The number of steps after the launch: the writes to memory, and results and reports."""

@@ -91,3 +91,21 @@ class Capabilities:
         if t.bits == 8:
             return self.storage8
         return t.bits != 16 or self.storage16 or (t.is_float and self.storage_f16)
+
+
+# Capabilities that the devices share which LLVM or the interpreter compile for; `target_name` is to be set.
+COMMON = Capabilities(
+    target_name="",
+    int8=True,
+    int16=True,
+    int64=True,
+    float16=True,
+    float64=True,
+    storage8=True,
+    storage16=True,
+    atomic_int64=True,
+    atomic_f32_add=True,
+    atomic_f64_add=True,
+    buffer_address=True,
+    subgroup_ballot=True,
+)

@@ -381,6 +381,34 @@ class TimesTasks(Protocol):
         """Return a timer for later launches. Raises SpirogradUnsupportedError if the driver has no clock for it."""
 
 
+class Measurement(Protocol):
+    """The times of a launch."""
+
+    def take(self) -> Sequence[int] | None:
+        """Return the nanoseconds of each task, 0 without a dispatch; None if they are not known yet. Never waits and submits nothing."""
+
+
+class Stopwatch(Protocol):
+    """Launches whose tasks are timed by the device itself, while the queue of work goes on."""
+
+    def measure(self, executable: object, block: bytes | bytearray, counts: Sequence[int | None]) -> Measurement | None:
+        """Launch as `Device.launch`. Return None, and launch nothing, if this launch cannot be measured."""
+
+    def close(self) -> None:
+        """Release the resources of the stopwatch, which cannot be used afterwards."""
+
+
+@runtime_checkable
+class MeasuresLaunches(Protocol):
+    """An asynchronous device that can time launches without a wait, and combine tasks of executables."""
+
+    def stopwatch(self) -> Stopwatch:
+        """Return a stopwatch for later launches. Raises SpirogradUnsupportedError if the driver has no clock for it."""
+
+    def combine(self, executables: Sequence[object]) -> object:
+        """Return an executable whose task number k is that of ``executables[k]``. They were loaded for one argument block."""
+
+
 class Arrival(Protocol):
     """Bytes of device memory that arrive in memory of the host. Calls, dropping, and errors are as for `Readback`."""
 

@@ -22,7 +22,7 @@ class SpirogradError(Exception):
     """Base of all exceptions that spirograd raises on purpose."""
 
     def __str__(self) -> str:
-        text = super().__str__()
+        text = BaseException.__str__(self)  # that of a KeyError would quote the text
         return text if _translation is None else _translation(text)
 
 
@@ -79,6 +79,10 @@ class SpirogradValueError(SpirogradRuntimeError, ValueError):
 class SpirogradArrayError(SpirogradRuntimeTypeError, SpirogradValueError):
     """An array lacks the type, the axes or the elements that the annotation of a parameter demands. It is a ValueError of the Taichi
     family."""
+
+
+class SpirogradOptionError(SpirogradRuntimeError, KeyError):
+    """An unknown option of `init`. It is a KeyError of the Taichi family."""
 
 
 class SpirogradDamagedError(SpirogradRuntimeError):

@@ -8,15 +8,20 @@ from spirograd.base.constraints import one_of
 from spirograd.base.records import dataclass
 
 LOOPS = "loops"  # of `CompileOptions.interpret_as`
-# Decisions that measurements may make instead of the cost model, because results have the same bits either way: iterations of parallel
-# loops run as lanes of vectors, or one by one (LLVM may vectorise them).
+# Decisions that measurements may make instead of the cost model, because results have the same bits either way. On the CPU: iterations of
+# parallel loops run as lanes of vectors, or one by one (LLVM may vectorise them). On GPUs: the invocations of a workgroup; that an
+# invocation runs one iteration at a time; that few workgroups stride over the iterations.
 LANES, NO_LANES = "lanes", "no lanes"
-Alternative = Annotated[str, one_of(LANES, NO_LANES)]
+GROUP_SIZES = {f"groups of {size:,}": size for size in (64, 128, 256, 512, 1024)}
+SINGLY, FEW_GROUPS = "one iteration at a time", "few groups"
+ALTERNATIVES = (LANES, NO_LANES, *GROUP_SIZES, SINGLY, FEW_GROUPS)
+Alternative = Annotated[str, one_of(*ALTERNATIVES)]
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass.
+    """``flush_subnormals``: tasks on the CPU take subnormal floats for zeros. ``group_size``: default workgroup size on GPUs (0: the
+    generator's choice). ``verify``: check the IR after each pass.
     ``warn_of_overflow``: overflow checks print a warning instead of raising an error. ``locate_nan``: check gradients step by step for NaN.
     ``detect_races``: detect races between iterations of a parallel loop (interpreter only). ``unfused_by``: the setting that switches
     fusion off; ``disjoint_by``: the setting that limits it to loops of which none writes memory that another one accesses; "": loops are
@@ -28,6 +33,7 @@ class CompileOptions:
     `TaskInfo.alternatives`; "": the cost model makes all decisions."""
 
     fast_math: bool = True
+    flush_subnormals: bool = False
     check_bounds: bool = False
     check_overflow: bool = False
     warn_of_overflow: bool = False

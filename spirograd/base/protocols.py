@@ -234,6 +234,15 @@ class StreamOrder(Protocol[S]):
 class OwnWrites(Protocol):
     """The writes of one thread since a point in time: `runtime.generations.OwnWrites`."""
 
+    def is_only(self) -> bool:
+        """Return whether nothing else keeps track of the writes of the thread."""
+
+    def continues(self) -> bool:
+        """Return what `are_all` does, sooner, where this `is_only`."""
+
+    def wrote(self, count: int, last: int) -> None:
+        """Record ``count`` writes of the thread, the last at the tick ``last``."""
+
     def are_all(self) -> bool:
         """Return whether no other thread has written since then."""
 

@@ -48,6 +48,11 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT, NumberT]):
         """Launch a kernel in place of its plan, and return its result. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
+    def repeat(self, kernel: KernelT, args: tuple[object, ...]) -> bool:
+        """Launch a kernel as the launch after the last one in a sequence that the recorder knows. Return whether it was that one; if not,
+        nothing was launched."""
+        return False
+
     def aside(self, function: Callable[[], R], replaced: bool) -> R:
         """Run Python code that launches kernels and is not differentiated, or (``replaced``) has a gradient of its own."""
         return function()

@@ -42,6 +42,8 @@ class Target:
     asynchronous: bool = False
     # A task is dispatched as workgroups of invocations, each of which computes the iterations that it runs.
     invocations: bool = False
+    # Subgroups are runs of consecutive invocations of a workgroup, in order.
+    subgroups_in_order: bool = False
     # The widest access, in bytes, of an invocation that runs consecutive iterations with consecutive elements.
     access_bytes: int = 0
     # Each thread has one thread slot for every lane, side by side. On other targets each invocation owns or claims a thread slot.
@@ -84,12 +86,19 @@ TARGETS = {
         independent_groups=True,
         asynchronous=True,
         invocations=True,
+        subgroups_in_order=True,
         access_bytes=16,
         fused_multiply_add=True,
         local_vectors=True,
     ),
     "amdgpu": Target(
-        Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True, local_vectors=True
+        Generator.CODE_OBJECT,
+        asynchronous=True,
+        invocations=True,
+        subgroups_in_order=True,
+        access_bytes=16,
+        fused_multiply_add=True,
+        local_vectors=True,
     ),
 }
 TargetName = Annotated[str, one_of(*TARGETS)]

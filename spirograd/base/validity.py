@@ -110,13 +110,18 @@ class StepRecorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A recorder of the launches of a call. ``number``: the epoch, read before anything else; ``arguments``: the number of arguments;
-    ``steps``: records how they are checked and packed; ``result``: makes the result of the call from the values that the kernel returns."""
+    """A recorder of the launches of a call.
+
+    ``number``: the epoch, read before anything else; ``arguments``: the number of arguments; ``steps``: records how they are checked and
+    packed; ``result``: makes the result of the call from the values that the kernel returns. ``last_write``: for launches of an open tape,
+    which are valid while nothing but this tape suspends launches: the tick after the writes of each launch is set there, under "".
+    """
 
     number: int
     arguments: int
     steps: Callable[[StepRecorder], None]
     result: Callable[[tuple[Scalar, ...]], object] | None = None
+    last_write: dict[str, int] | None = None
 
 
 class NotPrepared(Exception):

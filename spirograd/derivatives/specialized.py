@@ -266,15 +266,16 @@ class SpecializedDerivative:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
-    def prepare(self, args: Sequence[object], packer: Packer) -> None:
-        """Have compiled code do launches like the last one, which had these arguments."""
+    def prepare(self, args: Sequence[object], packer: Packer, native: NativeCalls | None = None) -> None:
+        """Have compiled code do launches like the last one, which had these arguments. ``native``: where to keep them, for callers that
+        know that no arrays of their launches share memory."""
 
         def record(args: Sequence[object], into: StepRecorder) -> None:
-            if self.written:  # whether arrays share memory was found out for these
+            if self.written and native is None:  # whether arrays share memory was found out for these
                 into.keep_arrays()
             self.primal.record(args, into)
 
-        self.native.prepare(self.checkpoints.last.plan, packer.on(self.trees), args, record)
+        (self.native if native is None else native).prepare(self.checkpoints.last.plan, packer.on(self.trees), args, record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """Return what a launch would need for its adstacks. Arguments as of `launch`."""

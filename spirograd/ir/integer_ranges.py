@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import NamedTuple
 
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
@@ -63,27 +63,30 @@ def _mul(a: Range, b: Range) -> Range:
 
 
 def _quotient(a: Range, b: Range) -> Range | None:
-    """Return the range of a division that rounds to 0 or down, by one number above 0."""
-    if b.low != b.high or b.low < 1:
+    """Return the range of a division that rounds to 0 or down, by numbers that are not negative. A division by 0 gives 0."""
+    if b.low < 0:
         return None
-    return Range(a.low // b.low, max(a.high // b.low, 0))
+    if b.low == b.high > 0:
+        return Range(a.low // b.low, max(a.high // b.low, 0))
+    return Range(min(a.low, 0), max(a.high, 0))
 
 
 def _remainder(a: Range, b: Range) -> Range | None:
-    """Return the range of a remainder with the sign of the dividend, by one number above 0."""
-    if b.low != b.high or b.low < 1:
+    """Return the range of a remainder with the sign of the dividend, by numbers that are not negative. A division by 0 leaves 0."""
+    if b.low < 0:
         return None
-    most = b.low - 1
-    if a.within(0, most):
+    most = max(b.high - 1, 0)
+    if b.low == b.high and a.within(0, most):
         return a
     return Range(max(a.low, -most) if a.low < 0 else 0, min(a.high, most) if a.high > 0 else 0)
 
 
 def _modulus(a: Range, b: Range) -> Range | None:
-    """Return the range of a remainder with the sign of the divisor, one number above 0."""
-    if b.low != b.high or b.low < 1:
+    """Return the range of a remainder with the sign of the divisor, numbers that are not negative. A division by 0 leaves 0."""
+    if b.low < 0:
         return None
-    return a if a.within(0, b.low - 1) else Range(0, b.low - 1)
+    most = max(b.high - 1, 0)
+    return a if b.low == b.high and a.within(0, most) else Range(0, most)
 
 
 def _and(a: Range, b: Range) -> Range | None:
@@ -104,4 +107,5 @@ _RULES: Mapping[OpCode, Callable[..., Range | None]] = {
     ops.and_: _and,
     ops.select: lambda a, b: Range(min(a.low, b.low), max(a.high, b.high)),
     ops.cast: lambda a: a,
+    ops.shape: lambda: Range(0, int(i32.max)),
 }

@@ -142,7 +142,8 @@ def _store_compressed(c: Compiler, op: Op) -> Step:
     memory, (first, values, mask) = _Accesses(c, op), c.args(op)
 
     def step(env: Env) -> None:
-        for place, value in enumerate(env[values][env[mask]], int(env[first])):
+        chosen = env[mask]
+        for place, value in enumerate((*env[values][chosen], *env[values][~chosen]), int(env[first])):
             memory.store(env, place, value)
 
     return step

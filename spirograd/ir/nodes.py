@@ -295,11 +295,12 @@ class LoopAttr:
 
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
-    ``uniform``: in a grouped task, all invocations of the workgroup run the same iterations, see `ops.UNIFORM`.
+    ``uniform``: in a grouped task, all invocations of a group run the same iterations, see `ops.UNIFORM`.
 
     At the level "loops", a loop over the iterations of a chunk states how they may be ordered. With ``any_order`` they may run in any
     order, one after the other. With ``independent`` they may also run at the same time, because no iteration accesses what another one
-    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``.
+    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``. Of the attributes
+    below, only "rest" exists at other levels.
 
     - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
       "vectors": the loop computes on vectors.
@@ -356,14 +357,13 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot. ``alternatives``: see `TaskInfo`.
+    once, each of which has a thread slot.
     """
 
     work: int
     uncontended_work: int = 0
     unit: int = 1
     lanes: int = 1
-    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +389,7 @@ class TaskAttr:
     ``places``: a serial task that only places the adstacks of the tasks after it. ``max_groups``: the largest number of workgroups of the
     task (0: any number). ``grouped``: as in `LoopAttr`. ``shares``: all workgroups whose numbers have the same remainder by it run the
     iterations together, and the body has no effect twice. The task is then dispatched as at least ``shares`` workgroups.
+    ``alternatives``: see `TaskInfo`.
     """
 
     kind: str
@@ -402,6 +403,7 @@ class TaskAttr:
     grouped: bool = False
     shares: int = 1
     chunks: ChunkAttr | None = None
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

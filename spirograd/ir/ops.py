@@ -103,7 +103,7 @@ param = _op(
 )
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while`, `if` or call (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
-# The attribute of an `if` or `while` in a grouped task that all invocations of the workgroup run the same way.
+# The attribute of an `if` or `while` in a grouped task that all invocations of a group run the same way.
 UNIFORM = "uniform"
 
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results; attr None or `UNIFORM`.")
@@ -511,7 +511,8 @@ store_compressed = _op(
     "store_compressed",
     3,
     "write",
-    "attr Ref; args (first, values, mask): the values of the lanes of the mask, one after the other.",
+    "attr Ref; args (first, values, mask): the values of the lanes of the mask, one after the other, in local memory. As many elements as "
+    "there are lanes exist from `first` on; those after the values become unspecified.",
     level="loops",
 )
 each_lane = _op(

@@ -132,6 +132,9 @@ class MatrixType(AggregateType):
     def build(self, leaves: Sequence[Scalar]) -> Matrix:
         return make(leaves, self.shape)
 
+    def host_types(self) -> tuple[type, ...]:
+        return (self.dtype.np.type,) * self.size
+
     def numbers_of(self, value: object) -> list[Scalar]:
         if isinstance(value, (list, tuple)) or host_array(value) is not None:
             value = Matrix(value)
@@ -153,9 +156,9 @@ class MatrixType(AggregateType):
         """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
-    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
-        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
-        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
+    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False, *, fill: object = None) -> ndarrays.Ndarray:
+        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual``, ``fill`` are the options of `ndarray`."""
+        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual, fill=fill)
 
     def tensor(self, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
         """Make a tensor of this type; the options are those of `tensor`."""

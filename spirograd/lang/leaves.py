@@ -32,6 +32,11 @@ class AggregateType(NearNames, ABC):
     def build(self, leaves: Sequence[Scalar]) -> object:
         """Return the value that consists of the scalars ``leaves``, used as they are."""
 
+    def host_types(self) -> tuple[type | None, ...]:
+        """Return the types of the scalars of a value that a kernel returns to Python: NumPy's types of entries of vectors and matrices,
+        which remember theirs, None for Python's own numbers."""
+        return (None,) * len(self.leaf_dtypes())
+
     @abstractmethod
     def numbers_of(self, value: object) -> list[Scalar]:
         """Return the scalars of ``value`` as they are; raises SpirogradTypeError if it has another structure."""
@@ -66,6 +71,11 @@ def leaf_dtypes(t: ValueType) -> tuple[DType, ...]:
 def build(t: ValueType, leaves: Sequence[Scalar]) -> object:
     """Return a value of type ``t`` from its scalars."""
     return leaves[0] if isinstance(t, DType) else t.build(leaves)
+
+
+def host_types(t: ValueType) -> tuple[type | None, ...]:
+    """Return `AggregateType.host_types` of a type."""
+    return (None,) if isinstance(t, DType) else t.host_types()
 
 
 def numbers_of(t: ValueType, value: object) -> list[Scalar]:

@@ -19,6 +19,7 @@ from spirograd.lang.language_options import LanguageOptions
 if TYPE_CHECKING:
     from spirograd.lang.data.ndarray import Ndarray
     from spirograd.lang.data.regions import CellRegion
+    from spirograd.lang.probes import Probes
 
 
 class OpValues(Protocol):
@@ -31,12 +32,16 @@ OnOp = Callable[[nodes.Op, OpValues], None]  # Called after each operation that 
 
 
 class CompileTarget(Protocol):
-    """The target of compilation as tracing and differentiating see it. ``warned``: the warnings that the user has seen."""
+    """The target of compilation as tracing and differentiating see it. ``warned``: the warnings that the user has seen; ``probes``: of
+    kernel coverage, None if it is not measured."""
 
     arch: str
     language: LanguageOptions
     compile_options: CompileOptions
     warned: set[Hashable]
+
+    @property
+    def probes(self) -> Probes | None: ...
 
     @property
     def caps(self) -> Capabilities:

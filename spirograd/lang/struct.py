@@ -20,7 +20,7 @@ from spirograd.lang.data import field as fields
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.host_arrays import host_array, without_axes
-from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of, typed
+from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, host_types, leaf_dtypes, numbers_of, typed
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Scalar, Value, describe, type_error
 
@@ -307,6 +307,9 @@ class StructType(AggregateType):
 
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return tuple(d for t in self.members.values() for d in leaf_dtypes(t))
+
+    def host_types(self) -> tuple[type | None, ...]:
+        return tuple(kind for t in self.members.values() for kind in host_types(t))
 
     def build(self, leaves: Sequence[Scalar]) -> Struct:
         members, at = {}, 0

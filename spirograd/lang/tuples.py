@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from spirograd.base.dtypes import DType
 from spirograd.base.wording import counted
 from spirograd.lang import scalar
-from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of
+from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, host_types, leaf_dtypes, numbers_of
 from spirograd.lang.scalar import Scalar
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class TupleType(AggregateType):
 
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return tuple([t for member in self.members for t in leaf_dtypes(member)])
+
+    def host_types(self) -> tuple[type | None, ...]:
+        return tuple([kind for member in self.members for kind in host_types(member)])
 
     def build(self, leaves: Sequence[Scalar]) -> tuple[object, ...]:
         out, at = [], 0

@@ -162,15 +162,20 @@ def emit_store_lanes(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_store_compressed(e: FunctionEmitter, op: Op) -> None:
+    """Emit stores without branches, because which lanes store is hard to predict."""
     first, values, mask = op.args
-    t = _lanes(values.type)
-    array, pointer = _in_memory(e, t, e.operand(values)), e.address(op.attr, first)
-
-    def one(lane: str, number: str) -> None:
-        place = e.value(f"getelementptr inbounds {type_name(t.elem)}, {pointer}, i64 {number}")
-        e.line(f"store {type_name(t.elem)} {_element(e, array, t.elem, lane)}, ptr {place}, align {t.elem.size}")
-
-    _for_lanes(e, mask, one)
+    t, pointer = _lanes(values.type), e.address(op.attr, first)
+    vector, elem = type_name(t), type_name(t.elem)
+    if "+avx512f" in e.module.caps.cpu_features:
+        callee = e.module.declare(f"llvm.experimental.vector.compress.{overload(t)}", vector, f"{vector}, {mask_type(t.n)}, {vector}")
+        packed = e.value(f"call {vector} {callee}({e.typed(values)}, {e.typed(mask)}, {vector} poison)")
+        e.line(f"store {vector} {packed}, {pointer}, align {t.elem.size}")
+        return
+    count, chosen = "0", e.value(f"zext {e.typed(mask)} to <{t.n} x i64>")
+    for k in range(t.n):
+        place = e.value(f"getelementptr inbounds {elem}, {pointer}, i64 {count}")
+        e.line(f"store {elem} {e.value(f'extractelement {e.typed(values)}, i32 {k}')}, ptr {place}, align {t.elem.size}")
+        count = e.value(f"add i64 {count}, {e.value(f'extractelement <{t.n} x i64> {chosen}, i32 {k}')}")
 
 
 def emit_each_lane(e: FunctionEmitter, op: Op) -> None:

@@ -42,6 +42,24 @@ class OwnWrites:
         self._thread = get_ident()
         observed[self._thread] = [*observed.get(self._thread, ()), self]
 
+    def wrote(self, count: int, last: int) -> None:
+        """Record ``count`` writes of the thread that took ticks one after the other, up to the tick ``last``: a launch by compiled code."""
+        if last - count + 1 != self.end:
+            self.gaps.append((self.end, last - count + 1))
+        self.end = last + 1
+
+    def is_only(self) -> bool:
+        """Return whether nothing else keeps track of the writes of the thread."""
+        return observed.get(self._thread) == [self]
+
+    def continues(self) -> bool:
+        """Return what `are_all` does, sooner, where this `is_only`."""
+        now = tick()
+        if now != self.end:
+            self.gaps.append((self.end, now))
+        self.end = now + 1
+        return not self.gaps
+
     def are_all(self) -> bool:
         """Return whether no other thread has written to any memory meanwhile."""
         observe(tick())

@@ -198,11 +198,7 @@ class LaunchPlan:
 
     def measured_choices(self) -> list[str]:
         """Return a sentence for each choice between candidates that was made by measurement."""
-        return [] if self._tuning is None else [str(choice) for choice in self._tuning.choices()]
-
-    def _chosen(self, counts: Sequence[int | None]) -> object | None:
-        """Return the executable of launches with these numbers of iterations; None while candidates are measured."""
-        return self.executable if self._tuning is None else self._tuning.chosen(counts)
+        return [] if self._tuning is None else self._tuning.lines()
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
         diagnostics = self._launcher.diagnostics
@@ -368,7 +364,8 @@ class LaunchPlan:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
             packed_counts = packed_counts if adstack_counts is None else adstack_counts
-        executable = self._chosen(packed_counts if adstack_counts is None else adstack_counts)
+        launch_counts = packed_counts if adstack_counts is None else adstack_counts
+        executable = self._tuning.chosen(launch_counts) if self._tuning else self.executable
         entry = None if executable is None else native.entry(executable, packed_counts)
         if entry is None:
             raise NotPrepared
@@ -382,6 +379,8 @@ class LaunchPlan:
         recording.numbered(self._next, self._recorded if asynchronous else None)
         for generations, part in self._written(arguments, recording.fixed):
             recording.wrote(generations, part)
+        if record.last_write is not None:
+            recording.wrote(record.last_write, "")
         if self.compiled.returns and record.result is not None:
             recording.returned(self._returned(record.result))
         for address in self._launcher.diagnostics.addresses() if self.diagnosed and native.on_host else ():
@@ -493,7 +492,8 @@ class LaunchPlan:
         if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
-        work: Callable[[TakesWork], None] = LaunchWork(self._chosen(counts) or self.executable, block, counts)
+        executable = self._tuning.current(counts) if self._tuning else self.executable
+        work: Callable[[TakesWork], None] = LaunchWork(executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
             work = functools.partial(exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arguments)))

@@ -6,30 +6,29 @@ launch one of them, since a launch has effects and cannot be repeated. The candi
 and the offline cache remembers it. Kernels that take too little time to measure, or are launched a few times only, run as the cost model
 has it.
 
-A candidate is an executable of the same argument block, tasks and temporaries: a launch plan differs in nothing else.
+A candidate is an executable of the same argument block, tasks and temporaries: a launch plan differs in nothing else. Where launches are
+done when they return, the host times them, and chooses for the kernel as a whole. Asynchronous devices time each task, and a candidate is
+chosen for each; their times arrive later, and launches never wait for them.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
-import json
+import contextlib
 import logging
-import math
 import threading
+import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING
 
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.constraints import Count, one_of
-from spirograd.base.options import LANES, NO_LANES
+from spirograd.base.device import Device, Measurement, MeasuresLaunches, Stopwatch
+from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
-from spirograd.runtime.encoding import encoded
-from spirograd.runtime.typed_decoding import Damage, Decoder, Reader, loads
+from spirograd.runtime.choices import NOTE, Choice, Counts, ExtentClass, decoded, encode, extent_class, parts_of
+from spirograd.runtime.trials import Trial
 
 if TYPE_CHECKING:
     from spirograd.runtime.launcher import Launcher, LaunchPlan
@@ -37,122 +36,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spirograd")
 
-# Times in nanoseconds. Kernels that take less are not tuned: calls cost as much, and differ as much.
-SHORTEST = 20_000
-# The launches after which a kernel that takes less than that is left as it is.
-FEW = 8
-# The least time in a kernel before its alternatives are compiled.
+# The least time in a kernel, in nanoseconds, before its alternatives are compiled.
 LEAST_SPENT = 50_000_000
-# How often each candidate runs, if launches take LONG or more, and otherwise.
-ROUNDS, MANY_ROUNDS = 4, 10
-LONG = 1_000_000
-# The part of the time of the cost model's code that an alternative must need at most: of the shortest time, while its median is no longer.
-BETTER = 0.95
-# Candidates that take this many times as long as the best one run no more, by the number of rounds so far. After one round, other work of
-# the machine may be the cause.
-DROPPED = {2: 4.0, 3: 1.5}
-NOTE = "choices 1"  # The name of what the offline cache keeps, with a number for its form.
 # Classes of extents of a kernel. Launches with further ones run as the cost model has it.
 MOST_CLASSES = 16
 
-# The number of iterations of each task, to a factor of four; -1 if only the task knows it.
-ExtentClass = tuple[int, ...]
-Counts = Sequence["int | None"]
 
-
-def worth_of(compilation: int) -> int:
+def worth_of(compilation: int, alternatives: int) -> int:
     """Return the time that launches of a kernel take before its alternatives are compiled. ``compilation``: the time that its own took."""
-    return max(compilation, LEAST_SPENT)
-
-
-def extent_class(counts: Counts) -> ExtentClass:
-    """Return the class of launches with these numbers of iterations."""
-    return tuple([-1 if count is None else count.bit_length() // 2 for count in counts])
+    return max(compilation * alternatives, LEAST_SPENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice by measurement, as the offline cache stores it. ``counts``: the numbers of iterations of the first launch, which stand for
-    their class; ``name``: the alternative, "" for the code of the cost model; ``times``: the shortest time of each candidate."""
+class HostMeasurement:
+    """A `Measurement` by the clock of the host, of all tasks together."""
 
-    counts: tuple[Count | None, ...]
-    name: Annotated[str, one_of("", LANES, NO_LANES)]
-    times: tuple[tuple[str, Count], ...]
+    times: Sequence[int]
 
-    def __str__(self) -> str:
-        extents = " and ".join(f"{count:,}" for count in self.counts if count is not None and count > 1)
-        measured = ", ".join(f"{_called(name)} {time / 1e6:.3f} ms" for name, time in self.times)
-        return f"measured{f' for about {extents} iterations' if extents else ''}: {_called(self.name)} chosen; {measured}"
+    def take(self) -> Sequence[int]:
+        return self.times
 
 
-def _called(name: str) -> str:
-    return name or "the cost model's code"
+class HostStopwatch:
+    """A `Stopwatch` of devices whose launches are done when they return."""
 
+    def __init__(self, device: Device) -> None:
+        self._device = device
 
-@functools.cache
-def _decoder() -> Decoder:
-    return Reader({Choice.__name__: Choice}).decoder(tuple[Choice, ...])
+    def measure(self, executable: object, block: bytes | bytearray, counts: Counts) -> Measurement:
+        begin = perf_counter_ns()
+        self._device.launch(executable, block, counts)
+        return HostMeasurement((perf_counter_ns() - begin,))
 
-
-def _decoded(data: bytes) -> tuple[Choice, ...]:
-    """Return the choices in ``data``; none if the data are of another version."""
-    try:
-        return cast("tuple[Choice, ...]", _decoder()(loads(data), ()))
-    except Damage:
-        return ()
-
-
-def _encoded(choices: tuple[Choice, ...]) -> bytes:
-    return json.dumps(encoded(choices, [], {Choice.__name__: Choice})).encode()
-
-
-@dataclass(slots=True, eq=False)
-class Candidate:
-    """An executable of a kernel. ``name``: the alternative; "" for the code of the cost model."""
-
-    name: str
-    executable: object
-
-
-class Trial:
-    """The launches of one class of extents. ``chosen``: the candidate that runs from now on; None while that is open. ``times``: the
-    shortest time of each candidate that was measured, by name; ``runs``: all its times. ``counts``: the numbers of iterations of the first
-    launch."""
-
-    __slots__ = ("chosen", "counts", "launches", "left", "remembered", "runs", "shortest", "spent", "times")
-
-    def __init__(self, counts: Counts) -> None:
-        self.counts = tuple(counts)
-        self.chosen: Candidate | None = None
-        self.times: dict[str, int] = {}
-        self.runs: defaultdict[str, list[int]] = defaultdict(list)
-        self.left: list[Candidate] = []  # Candidates that may still be chosen, once they are compiled.
-        self.launches = self.spent = 0
-        self.shortest: float = math.inf
-        self.remembered: str | None = None  # The choice of an earlier process.
-
-    def next(self, base: Candidate) -> Candidate:
-        """Return the candidate of the next launch."""
-        return min(self.left, key=lambda candidate: len(self.runs[candidate.name]), default=base)
-
-    def timed(self, candidate: Candidate, time: int) -> bool:
-        """Note the time of a launch. Return whether this decides the trial."""
-        name = candidate.name
-        self.times[name] = min(time, self.times.get(name, time))
-        self.runs[name].append(time)
-        runs = [len(self.runs[other.name]) for other in self.left]
-        rounds = min(runs)
-        if rounds and rounds == max(runs):
-            worst = DROPPED.get(rounds, math.inf) * min(self.times.values())
-            self.left = [other for other in self.left if self.times[other.name] <= worst]
-        enough = ROUNDS if self.shortest >= LONG else MANY_ROUNDS
-        return rounds >= enough or len(self.left) == 1
-
-    def best(self, base: Candidate) -> Candidate:
-        """Return the fastest candidate that is left; the code of the cost model unless another one is faster by more than chance."""
-        best = min(self.left, key=lambda candidate: self.times[candidate.name])
-        shorter = self.times[best.name] <= BETTER * self.times[""]
-        return best if shorter and median(self.runs[best.name]) <= median(self.runs[""]) else base
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
 
 
 class Tuning:
@@ -160,17 +77,18 @@ class Tuning:
     launches take before that is done, in nanoseconds."""
 
     def __init__(self, tuner: Tuner, plan: LaunchPlan, compile: Callable[[str], CompiledKernel], worth: int) -> None:
-        self.kernel = plan.compiled.name
-        self.trials: dict[ExtentClass, Trial] = {}
+        self.compiled = plan.compiled
+        self.trials: dict[ExtentClass, Trial[object]] = {}
+        self._parts = parts_of(plan.compiled, tuner.by_task)
         self._tuner = tuner
-        self._compiled = plan.compiled
         self._plan = weakref.ref(plan)
-        self._base = Candidate("", plan.executable)
         self._worth = worth
         self._compile: Callable[[str], CompiledKernel] | None = compile
-        self._candidates: list[Candidate] | None = None  # None: not compiled yet.
-        self._requested = False
-        self._lock = threading.Lock()
+        self._base = plan.executable
+        # The candidates by the names of their alternatives; None for those that are none.
+        self._candidates: dict[str, object | None] = {"": plan.executable}
+        self._requested: set[str] = set()
+        self._lock = threading.Lock()  # Not held in calls of the device, which may hold its own lock while it calls.
 
     # --- launches ---------------------------------------------------------------------------------------------------------
 
@@ -178,107 +96,167 @@ class Tuning:
         """Launch a candidate as `Device.launch` launches ``executable``, and measure it unless the choice is made."""
         device = self._tuner.launcher.device
         trial = self.trials.get(extent_class(counts)) or self._begin(counts)
-        chosen = trial.chosen
-        if chosen is not None:
-            device.launch(chosen.executable, block, counts)
+        if trial.chosen is not None:
+            device.launch(trial.chosen, block, counts)
             return
+        self._receive(trial)
         with self._lock:
-            candidate = trial.next(self._base)
-        begin = perf_counter_ns()
-        device.launch(candidate.executable, block, counts)
-        self._timed(trial, candidate, perf_counter_ns() - begin)
+            trial.launches += 1
+            name = trial.next() if trial.chosen is None else None
+            candidate = None if name is None else self._candidates[name]
+            current, began = trial.chosen or trial.current, trial.begun
+            if name is not None:
+                trial.issued[name] += 1
+        measurement = None if name is None else self._tuner.stopwatch.measure(candidate, block, counts)
+        if measurement is None:
+            device.launch(current, block, counts)
+        with self._lock:
+            if name is not None and began == trial.begun:
+                if measurement is None:
+                    trial.issued[name] -= 1
+                else:
+                    trial.pending.append((name, measurement))
+        self._receive(trial)
 
     def chosen(self, counts: Counts) -> object | None:
         """Return the executable for launches with these numbers of iterations; None while the choice is open."""
         trial = self.trials.get(extent_class(counts))
-        return None if trial is None or trial.chosen is None else trial.chosen.executable
+        return None if trial is None else trial.chosen
 
-    def _begin(self, counts: Counts) -> Trial:
+    def current(self, counts: Counts) -> object:
+        """Return the executable that launches with these numbers of iterations run now, if they measure nothing."""
+        trial = self.trials.get(extent_class(counts))
+        return self._base if trial is None else trial.chosen or trial.current
+
+    def _begin(self, counts: Counts) -> Trial[object]:
         with self._lock:
-            trial = self.trials.setdefault(extent_class(counts), Trial(counts))
+            trial = self.trials.setdefault(extent_class(counts), Trial(counts, self._parts, self._base))
             if len(self.trials) > MOST_CLASSES:
                 trial.chosen = self._base
-            elif self._candidates is not None:
+            elif self._requested.issuperset(trial.wanted):
                 self._enter(trial)
         return trial
 
-    def _timed(self, trial: Trial, candidate: Candidate, time: int) -> None:
-        with self._lock:
-            if trial.chosen is not None:
+    def _receive(self, trial: Trial[object]) -> None:
+        """Take the times that have arrived, and what follows from them."""
+        while trial.pending and not self._tuner.closed:
+            with self._lock:
+                item = trial.pending[0] if trial.pending else None
+            if item is None:
+                break
+            name, measurement = item
+            try:
+                times = measurement.take()
+            except SpirogradRuntimeError:  # The device is lost, which the next launch reports, or refuses to say.
+                with self._lock:
+                    trial.chosen = trial.current
                 return
-            if not trial.left:
-                self._count(trial, time)
-            elif candidate in trial.left and trial.timed(candidate, time):
-                trial.chosen = trial.best(self._base)
-                self._tuner.remember(self)
+            if times is None:
+                break
+            with self._lock:
+                if trial.pending and trial.pending[0] is item:
+                    trial.pending.popleft()
+                    self._timed(trial, name, times)
+        if trial.chosen is None and not trial.left and not self._requested.issuperset(trial.wanted) and trial.launches > 2:
+            with self._lock:
+                if trial.spent() >= self._worth:
+                    self._request(trial.wanted)
 
-    def _count(self, trial: Trial, time: int) -> None:
-        """Note a launch before there are alternatives, and ask for these if they are worth their compile time."""
-        trial.launches += 1
-        trial.spent += time
-        trial.shortest = min(time, trial.shortest)
-        if trial.shortest < SHORTEST:
-            trial.chosen = self._base if trial.launches >= FEW else None
-        elif not self._requested and trial.launches > 2 and trial.spent >= self._worth:
-            self._request()
+    def _timed(self, trial: Trial[object], name: str, times: Sequence[int]) -> None:
+        if trial.chosen is not None:
+            return
+        trial.timed(name, times)
+        if not trial.left:
+            if trial.is_short():
+                trial.chosen = trial.current
+        elif name in trial.left and trial.drop():
+            choice = trial.decide(time.time())
+            trial.current = trial.chosen = self._combined(choice.names)
+            self._tuner.remember(self)
 
     # --- candidates -------------------------------------------------------------------------------------------------------
 
     def recall(self, choices: tuple[Choice, ...]) -> None:
         """Use the choices of an earlier process."""
+        now = time.time()
         for choice in choices[:MOST_CLASSES]:
-            trial = self.trials.setdefault(extent_class(choice.counts), Trial(choice.counts))
-            trial.remembered = choice.name
-            trial.times = dict(choice.times)
-            if not choice.name:
+            if not choice.fits(self._parts):
+                continue
+            trial = self.trials.setdefault(extent_class(choice.counts), Trial(choice.counts, self._parts, self._base))
+            trial.choice = choice
+            trial.names = None if choice.is_due(now) else choice.names
+            trial.wanted = sorted(set(choice.names) - {""}) if trial.names else choice.contenders()
+            if any(choice.names):
+                self._request(trial.wanted)
+            elif trial.names:
                 trial.chosen = self._base
-        if any(trial.remembered for trial in self.trials.values()):
-            self._request()
 
     def choices(self) -> tuple[Choice, ...]:
         """Return the choices that were made by measurement."""
-        trials = [(trial, trial.chosen) for trial in list(self.trials.values()) if trial.times]
-        return tuple([Choice(trial.counts, chosen.name, tuple(sorted(trial.times.items()))) for trial, chosen in trials if chosen])
+        return tuple([trial.choice for trial in list(self.trials.values()) if trial.choice is not None])
 
-    def _request(self) -> None:
-        self._requested = True
+    def lines(self) -> list[str]:
+        """Return a sentence for each choice."""
+        return [line for choice in self.choices() for line in choice.lines(self.compiled, self._parts)]
+
+    def _request(self, names: Sequence[str]) -> None:
+        self._requested.update(names)
         self._tuner.enqueue(self)
 
     def compile_candidates(self) -> None:
-        """Compile and load the alternatives, and begin to measure them. For the thread of the tuner."""
-        assert self._compile is not None
-        candidates = [self._base]
-        device = self._tuner.launcher.device
-        for name in self._compiled.alternatives:
+        """Compile and load the alternatives that are wanted, and begin to measure them. For the thread of the tuner."""
+        for name in sorted(self._requested - set(self._candidates)):
             if self._tuner.closed:
                 return
+            executable = None
             try:
+                assert self._compile is not None
                 compiled = self._compile(name)
-                if _is_exchangeable(compiled, self._compiled):
-                    candidates.append(Candidate(name, device.load(compiled)))
+                if _is_exchangeable(compiled, self.compiled):
+                    executable = self._tuner.load(compiled)
             except Exception:
-                logger.warning("kernel %s: the alternative %r cannot be compiled and is not measured", self.kernel, name, exc_info=True)
-        plan = self._plan()
-        if plan is None:
-            return
-        for candidate in candidates:
-            self._tuner.launcher.plans[id(candidate.executable)] = plan
+                if self._tuner.closed:
+                    return
+                logger.warning(
+                    "kernel %s: the alternative %r cannot be compiled and is not measured", self.compiled.name, name, exc_info=True
+                )
+            with self._lock:
+                self._candidates[name] = self._registered(executable)
         with self._lock:
-            self._candidates, self._compile = candidates, None
-            for trial in self.trials.values():
-                if trial.chosen is None:
+            for trial in list(self.trials.values()):
+                if trial.chosen is None and not trial.left and self._requested.issuperset(trial.wanted):
                     self._enter(trial)
+        if set(self._candidates).issuperset(self.compiled.alternatives):
+            self._compile = None
 
-    def _enter(self, trial: Trial) -> None:
+    def _enter(self, trial: Trial[object]) -> None:
         """Begin to measure the candidates, unless it is known which one is best."""
-        assert self._candidates is not None
-        if trial.remembered is not None:
-            trial.chosen = next((c for c in self._candidates if c.name == trial.remembered), None)
-        elif trial.launches:
-            trial.times[""] = int(trial.shortest)
-        if len(self._candidates) == 1:
-            trial.chosen = self._base
-        trial.left = list(self._candidates)
+        if not set(self._candidates).issuperset(trial.wanted):
+            return
+        if trial.choice is not None:
+            trial.current = self._combined(trial.choice.names)
+        names = [name for name in trial.wanted if self._candidates[name] is not None]
+        if trial.names is not None or not names:
+            trial.chosen = trial.current
+        else:
+            trial.begin(names)
+
+    def _combined(self, names: Sequence[str]) -> object:
+        """Return the executable whose parts are those of the candidates ``names``."""
+        parts = [self._candidates.get(name) or self._base for name in names]
+        different = {name for name, part in zip(names, self._parts) if part}
+        if len(different) <= 1:
+            return self._candidates.get("".join(different)) or self._base
+        device: object = self._tuner.launcher.device
+        assert isinstance(device, MeasuresLaunches)
+        return self._registered(device.combine(parts))
+
+    def _registered(self, executable: object) -> object:
+        """Return ``executable``, after noting which plan launches it, for profiles."""
+        plan = self._plan()
+        if plan is not None and executable is not None:
+            self._tuner.launcher.plans[id(executable)] = plan
+        return executable
 
 
 def _is_exchangeable(one: CompiledKernel, other: CompiledKernel) -> bool:
@@ -300,10 +278,15 @@ class Tuner:
     """The tunings of a session, and the thread that compiles their candidates.
 
     ``device``: a description of the device for the offline cache, ``cache``, where choices are remembered; None keeps them in this process.
+    Raises SpirogradUnsupportedError if the device cannot time its work.
     """
 
     def __init__(self, launcher: Launcher, device: str, cache: Cache | None) -> None:
         self.launcher = launcher
+        measures: object = launcher.device
+        self.by_task = isinstance(measures, MeasuresLaunches)
+        self.stopwatch: Stopwatch = measures.stopwatch() if isinstance(measures, MeasuresLaunches) else HostStopwatch(launcher.device)
+        atexit.register(self.stopwatch.close)  # Before the device is closed.
         self.tunings: weakref.WeakSet[Tuning] = weakref.WeakSet()
         self.closed = False
         self._device = device
@@ -312,21 +295,29 @@ class Tuner:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._busy = False
+        self._loading = threading.Lock()  # Held while the device loads a candidate: it must not be closed meanwhile.
 
     def tune(self, plan: LaunchPlan, compile: Callable[[str], CompiledKernel], compilation: int) -> None:
         """Have launches of ``plan`` choose between the alternatives of its kernel. ``compile``: see `Tuning`; ``compilation``: the time
         that compiling the kernel took, in nanoseconds."""
-        tuning = Tuning(self, plan, compile, worth_of(compilation))
+        tuning = Tuning(self, plan, compile, worth_of(compilation, len(plan.compiled.alternatives)))
         kept = None if self._cache is None else self._cache.note(self._note(plan.compiled))
         if kept is not None:
-            tuning.recall(_decoded(kept))
+            tuning.recall(decoded(kept))
         self.tunings.add(tuning)
         plan.tune(tuning)
+
+    def load(self, compiled: CompiledKernel) -> object:
+        """Load a candidate. Raises SpirogradRuntimeError if the device is closed, or about to be."""
+        with self._loading:
+            if self.closed:
+                raise SpirogradRuntimeError("the session has ended")
+            return self.launcher.device.load(compiled)
 
     def remember(self, tuning: Tuning) -> None:
         """Keep the choices of ``tuning`` for later processes."""
         if self._cache is not None:
-            self._cache.keep_note(self._note(tuning._compiled), _encoded(tuning.choices()))
+            self._cache.keep_note(self._note(tuning.compiled), encode(tuning.choices()))
 
     def _note(self, compiled: CompiledKernel) -> str:
         return f"{NOTE}\0{compiled.key}\0{self._device}"
@@ -351,11 +342,15 @@ class Tuner:
             self._changed.wait_for(lambda: self.closed or not (self._waiting or self._busy))
 
     def close(self) -> None:
-        """Have the thread end after the kernel that it compiles. Does not wait for it."""
-        with self._changed:
-            self.closed = True
+        """Measure nothing more, and have the thread end after the kernel that it compiles. Waits until the device has loaded that, if it
+        does, but not until it is compiled."""
+        self.closed = True
+        with self._loading, self._changed:
             self._waiting.clear()
             self._changed.notify_all()
+        atexit.unregister(self.stopwatch.close)
+        with contextlib.suppress(SpirogradRuntimeError):  # The device has reported it, or will.
+            self.stopwatch.close()
 
     def _end(self) -> None:
         """End the thread before the process does: it may be inside of LLVM."""

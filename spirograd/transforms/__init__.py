@@ -1,1 +1,1 @@
-"""Passes: pure functions from kernel to kernel, one per file."""
+"""Passes over the IR: pure functions from kernel to kernel, one per file."""

@@ -1,4 +1,4 @@
-"""The context of a pass besides the kernel."""
+"""The inputs of a pass other than the kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.base.records import dataclass
 class PassContext:
     """The device, the options, and the results of earlier steps of the pipeline.
 
-    ``block``: the argument block, from `layout.arg_block` (None before the pipeline has fixed it; `layout` then computes it).
+    ``block``: the argument block, from `layout.arg_block`, or None before the pipeline has fixed it (`layout` then computes it).
     ``faults``, ``prints``: the numbered sites that `diagnostics` refers to.
     """
 

@@ -301,7 +301,7 @@ def test_loops_that_are_not_neighbours(session) -> None:
     a = (np.arange(30) % 17 + 2.0) * 2 + 1
     np.testing.assert_array_equal(x.to_numpy(), a * 2)
     assert z[None] == a[29]
-    assert tasks(work) == 3 and "what stands between them" in ordered.explain()
+    assert tasks(work) == 3 and "the code between them" in ordered.explain()
 
 
 def test_it_can_be_switched_off(arch: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

@@ -190,6 +190,76 @@ def test_a_full_list(arch: str) -> None:
 
 
 @pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("chunk", [4, 1 << 15])
+def test_a_loop_over_one_list_runs_over_its_entries(session: Any, chunk: int) -> None:
+    """It takes no time for the rest of its chunks, of which one may have room for very many entries."""
+    x, y, n = sg.field(sg.i32), sg.field(sg.f32, needs_grad=True), sg.field(sg.i32, ())
+    total = sg.field(sg.f32, (), needs_grad=True)
+    node = sg.root.dynamic(sg.i, 1 << 22, chunk, cells=3)
+    node.place(x, y, y.grad, offset=-5)
+
+    @sg.kernel
+    def fill(count: sg.i32):
+        for k in range(count):
+            x.append(100 + k)
+
+    @sg.kernel
+    def visit():
+        for i in x:
+            n[None] += 1
+            y[i] += x[i] + 1000 * (i + 5)
+
+    @sg.kernel
+    def add():
+        for i in y:
+            total[None] += 2.0 * y[i]
+
+    def check(entries: int) -> None:
+        n[None] = 0
+        y.fill(0)
+        visit()
+        numbers, found = x.to_numpy()[:entries], y.to_numpy()
+        np.testing.assert_array_equal(found[:entries], numbers + 1000.0 * np.arange(entries))
+        assert n[None] == entries and sorted(numbers) == list(range(100, 100 + entries)) and not found[entries:].any()
+
+    check(0)
+    fill(7)
+    check(7)
+    assert "used" not in visit.ir("device")
+    total.grad[None] = 3
+    add.grad()
+    gradient = y.grad.to_numpy()
+    assert (gradient[:7] == 6).all() and not gradient[7:].any()
+    node.deactivate_all()
+    check(0)
+    fill(2)
+    check(2)
+
+
+def test_a_loop_over_one_list_leaves_out_lost_entries(arch: str) -> None:
+    sg.init(arch=arch)
+    x, n = sg.field(sg.i32), sg.field(sg.i32, ())
+    sg.root.dynamic(sg.i, 100, 4, cells=2).place(x)
+
+    @sg.kernel
+    def fill():
+        for k in range(20):
+            x.append(1)
+
+    @sg.kernel
+    def visit():
+        for i in x:
+            n[None] += x[i]
+            x[i] = 5
+
+    with pytest.raises(sg.OutOfDeviceMemory, match="memory for fewer active cells"):
+        fill()
+        sg.sync()
+    visit()
+    assert n[None] == 8 and x.to_numpy().sum() == 40
+
+
+@pytest.mark.vulkan_or_wgpu
 def test_gradients(session: Any) -> None:
     """Of loops over lists and of writes to entries; a kernel cannot both append and keep the numbers for its gradient."""
     x, node = make(needs_grad=True)
@@ -224,7 +294,7 @@ def test_gradients(session: Any) -> None:
             kernel()
         np.testing.assert_allclose(w.grad.to_numpy(), 2 * data * (np.arange(12) % 3 + 1))
         node.deactivate_all()
-    with pytest.raises(sg.SpirogradUnsupportedError, match="cannot also save"), sg.ad.Tape(loss):
+    with pytest.raises(sg.SpirogradUnsupportedError, match="activates cells cannot save"), sg.ad.Tape(loss):
         append()
 
 

@@ -185,7 +185,7 @@ def test_recursion_that_does_not_end(session: Any) -> None:
 
     for function in (endless, branching, storing):
         name = function.__name__
-        with pytest.raises(sg.SpirogradRuntimeError, match=f"`{name}` calls itself too often: the stack has no room") as caught:
+        with pytest.raises(sg.SpirogradRuntimeError, match=f"`{name}` recurses too deeply: the stack has no room") as caught:
             run(function)
             sg.sync()
         assert f"{name}(n + 1)" in str(caught.value)
@@ -213,7 +213,7 @@ def test_devices_without_a_stack(session: Any) -> None:
     def run(n: sg.i32) -> sg.i32:
         return fibonacci(n)
 
-    with pytest.raises(sg.errors.SpirogradUnsupportedError, match=r"`fibonacci` calls itself, which .* has no stack for") as caught:
+    with pytest.raises(sg.errors.SpirogradUnsupportedError, match=r"`fibonacci` calls itself, but .* has no call stack") as caught:
         run(4)
     assert "return fibonacci(n - 1) + fibonacci(n - 2)" in str(caught.value)
 
@@ -405,6 +405,8 @@ def test_what_is_refused(session: Any) -> None:
         loss[None] += tail(0)
 
     for kernel, name in ((differentiated, "power"), (summed, "tail")):
-        with pytest.raises(sg.errors.SpirogradUnsupportedError, match=f"`{name}` calls itself, and has no derivative") as caught:
+        with pytest.raises(
+            sg.errors.SpirogradUnsupportedError, match=f"`{name}` calls itself; recursive functions have no derivative"
+        ) as caught:
             kernel.grad()
         assert name + "(" in str(caught.value)

@@ -16,7 +16,7 @@ from spirograd.analysis import loop_costs
 from spirograd.base.options import LANES, NO_LANES
 from spirograd.base.records import replace
 from spirograd.lang import context
-from spirograd.runtime import tuning
+from spirograd.runtime import trials, tuning
 
 pytestmark = [pytest.mark.archs("cpu"), pytest.mark.usefixtures("session", "tuned"), pytest.mark.optimized]
 floats, ints = sg.types.ndarray(sg.f32, 1), sg.types.ndarray(sg.i32, 1)
@@ -30,10 +30,13 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SG_OFFLINE_CACHE", "1")
     monkeypatch.setenv("SG_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(loop_costs, "_UNSURE", 1 << 30)
-    monkeypatch.setattr(tuning, "SHORTEST", 0)
-    monkeypatch.setattr(tuning, "worth_of", lambda compilation: 0)
-    monkeypatch.setattr(tuning.Trial, "best", lambda trial, base: trial.left[-1])  # not the code of the cost model
-    monkeypatch.setattr(tuning, "DROPPED", {})
+    monkeypatch.setattr(trials, "SHORTEST", 0)
+    monkeypatch.setattr(tuning, "worth_of", lambda compilation, alternatives: 0)
+    monkeypatch.setattr(trials, "LONGEST_EXTENSION", 1)
+    monkeypatch.setattr(trials, "BETTER", 1000)
+    monkeypatch.setattr(trials.Trial, "_best", lambda trial, part: trial.parts[part][-1])  # not the code of the cost model
+    monkeypatch.setattr(trials.Trial, "_median", lambda trial, part, name: 0)
+    monkeypatch.setattr(trials, "DROPPED", {})
     start()
 
 
@@ -117,7 +120,7 @@ def tune(run: Any, arrays: list[np.ndarray]) -> Any:
     """Launch until the choice is made, and return what the launches returned."""
     returned = [run(*arrays) for _ in range(3)]
     sg.wait_for_tuning()
-    return returned + [run(*arrays) for _ in range(4 * tuning.MANY_ROUNDS)]
+    return returned + [run(*arrays) for _ in range(4 * trials.MANY_ROUNDS)]
 
 
 def test_launches_choose_and_explain() -> None:
@@ -200,6 +203,8 @@ def test_threads_launch_while_candidates_are_measured() -> None:
     for thread in threads:
         thread.join()
     assert not failed
+    sg.wait_for_tuning()
+    tune(run, [*arrays[:-1], want])
     assert "chosen;" in run.explain()
 
 

@@ -155,3 +155,27 @@ def test_shapes_that_do_not_broadcast():
 
     with pytest.raises(TypeError, match="shapes differ: a vector of 2 with a 2x2 matrix"):
         product()
+
+
+TYPES = [sg.f16, sg.f32, sg.f64, sg.i8, sg.i16, sg.i32, sg.i64, sg.u8, sg.u16, sg.u32, sg.u64, sg.u1]
+
+
+@pytest.mark.parametrize("t", TYPES, ids=str)
+def test_vectors_from_kernels_remember_their_type(way, t):
+    needs.of_type(t)
+
+    @sg.kernel
+    def vector() -> sg.types.vector(3, t):
+        return sg.Vector([1, 0, 1], t)
+
+    @sg.kernel
+    def several() -> (sg.types.matrix(2, 2, t), sg.types.struct(v=sg.types.vector(2, t), n=t), t):
+        return sg.Matrix([[1, 0], [1, 1]], t), sg.types.struct(v=sg.types.vector(2, t), n=t)(v=[1, 0], n=1), sg.cast(1, t)
+
+    for _ in range(3):
+        v, (m, s, number) = vector(), several()
+        assert v.to_numpy().dtype == np.asarray(v).dtype == m.to_numpy().dtype == s.v.to_numpy().dtype == t.np
+        assert (v.to_list(), m.to_list(), s.v.to_list()) == ([1, 0, 1], [[1, 0], [1, 1]], [1, 0])
+        assert all(type(x) in (bool, int, float) for x in (number, s.n, v.to_list()[0]))
+    if t.is_float:
+        assert (v + v * 0.5).to_numpy().dtype == (m @ m).to_numpy().dtype == t.np

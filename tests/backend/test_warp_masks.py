@@ -394,7 +394,7 @@ def test_wgpu_has_no_barriers_of_subgroups(wgpu_of_a_card):
     assert (y.to_numpy() == np.arange(64) ^ 1).all()
     text = work.ir("device")
     assert text.count("workgroup_barrier") == 2 and "subgroup_barrier" not in text
-    with pytest.raises(sg.SpirogradUnsupportedError, match="no barriers of subgroups in branches") as info:
+    with pytest.raises(sg.SpirogradUnsupportedError, match="no subgroup barriers in branches") as info:
         work(True)
     assert "subgroup.sync()" in str(info.value)
 

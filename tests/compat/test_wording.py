@@ -121,6 +121,17 @@ def test_errors_have_the_words_of_the_family(arch, program, words, name):
     assert text.count(f"in {name}: ") == 1
 
 
+@pytest.mark.archs("cpu")
+def test_unknown_options_are_errors_of_keys(arch):
+    for library in (ti, qd):
+        with pytest.raises(KeyError, match="Unrecognized keyword argument"):
+            library.init(arch=arch, nonsense=1)
+    with pytest.raises(sg.SpirogradOptionError) as caught:
+        sg.init(arch=arch, debugg=True)
+    assert str(caught.value).startswith("`init` has no option `debugg`; did you mean `debug`")
+    assert isinstance(caught.value, sg.SpirogradRuntimeError)
+
+
 def test_failed_checks_have_the_words_of_the_family(arch):
     ti.init(arch=arch, debug=True)
     x = ti.field(ti.i32, (3, 3))

@@ -246,7 +246,7 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     assert re.search(rf"test_overflow\.py:{line_of(marker)}\b", message), message
     assert "run_grad" in message
     assert "in run" in message
-    demand, capacity = map(int, re.findall(r"(?<=this loop makes )\d+|(?<=adstacks have room for )\d+", message))
+    demand, capacity = map(int, re.findall(r"(?<=this loop runs )\d+|(?<=adstacks have room for )\d+", message))
     # Of several loops, and of iterations that run at the same time, any may tell.
     assert demand in {*many, *trips(many), 350, 175, 88} - {0, 1}, "a loop makes so many iterations"
     # Entries stand for segments of 8 iterations where these are small, and for less where they are large.
@@ -280,7 +280,7 @@ def test_numbers_are_those_of_the_program(few: int, many: int) -> None:
     by_device(memory, np.full(N, many))
     message = failing(run, ())
     (every,) = {adstack.every for adstack in run.grad.memory_plan().adstacks}
-    assert f"this loop makes {many} iterations, and its adstacks have room for {-(-few // every) * every}\n" in message
+    assert f"this loop runs {many} iterations, but its adstacks have room for {-(-few // every) * every}\n" in message
 
 
 @pytest.mark.parametrize("make", [counted, serial], ids=lambda make: make.__name__)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import needs
+import numpy as np
 import pytest
 
 import spirograd as sg
@@ -88,6 +90,20 @@ def test_gradients_are_there_after_the_kernel(session: Any) -> None:
         y.grad.fill_(1.0)
         square.grad(x, y)
         close(x.grad, 2 * x.detach() * count)
+
+
+@pytest.mark.filterwarnings("error")  # torch warns of reading the gradient of a tensor that it computed
+def test_gradients_of_tensors_that_torch_computed_are_there_after_the_kernel(session: Any) -> None:
+    p = leaf()
+    x, y = p * 2.0, torch.zeros(N) * p
+    square(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        close(x.grad, np.zeros(N))
+        x.grad.zero_()  # as programs of the family do
+        close(y.grad, np.zeros(N))
+    x.sum().backward()
+    close(p.grad, np.full(N, 2.0))
 
 
 def test_nothing_is_allocated_where_torch_records_nothing(session: Any) -> None:

@@ -77,7 +77,7 @@ def test_counted_up_to_a_limit(session: Any, monkeypatch: pytest.MonkeyPatch, co
     for n in (0, 1, 7, 50, 51, 60, 3):
         x[None], x.grad[None], y.grad[None] = 1.01, 0, 1
         if count.most is not None and n > count.most:
-            with pytest.raises(SpirogradRuntimeError, match="this loop makes more than 50 iterations"):
+            with pytest.raises(SpirogradRuntimeError, match="this loop runs more than 50 iterations"):
                 power.grad(n)
                 sg.sync()
         else:

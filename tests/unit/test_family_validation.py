@@ -95,8 +95,10 @@ import taichi as ti
 import model
 
 steps = model.Model()
-for _ in range(10):
+for number in range(10):
+    print("before", number)
     steps.step(2)
+    print("step", number)
 """
 MODEL = """
 import taichi as ti
@@ -118,7 +120,7 @@ def add(x: ti.template(), loss: ti.template(), by: float):
 """
 
 
-@pytest.mark.parametrize("frame", ["tape", "model:Model.step"])
+@pytest.mark.parametrize("frame", ["tape", "model:Model.step", "printed:step"])
 def test_calls_of_a_program_without_windows_count_as_frames(tmp_path: Path, frame: str) -> None:
     (tmp_path / "program.py").write_text(STEPS)
     (tmp_path / "model.py").write_text(MODEL)
@@ -135,6 +137,17 @@ def test_clients_are_found_in_a_folder_of_checkouts(tmp_path: Path) -> None:
     script.write_text("import taichi as ti\nn = ti.random()")
     (found,) = clients(tmp_path)
     assert (found.name, found.path, found.draws) == ("LBM_Taichi: lattice Boltzmann, 2-D", script, True)
+
+
+def test_a_program_gets_a_volume_instead_of_a_download(tmp_path: Path) -> None:
+    script = tmp_path / "from" / "examples" / "program.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("")
+    program = Program("volume", tmp_path / "from", script, copied=True, volume="ball.bin")
+    path = program.copy(tmp_path / "copy")
+    ball = np.fromfile(path.parent / "ball.bin", np.float32).reshape(128, 128, 128)
+    assert path.is_file() and not (script.parent / "ball.bin").exists()
+    assert ball.max() > 0.5 and ball[0, 0, 0] == 0 and np.allclose(ball, ball.transpose(2, 1, 0), atol=1e-6)
 
 
 def test_an_error_is_one_line(tmp_path: Path) -> None:
@@ -172,7 +185,7 @@ def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
     ran = Outcome("frames", frames=[1.0])
     program = Program("a", Path(), Path("a.py"), deliberate=("old *",))
     fields = {"old one": 1.0, "near": 1e-6, "noise": 0.5, "far": 0.5, "chaotic": 1.0}
-    spreads, times = {"noise": 0.3, "far": 0.01, "chaotic": 0.01}, (Times(0.03, 0.04), Times(0.02, 0.01))
+    spreads, times = {"noise": 0.3, "far": 0.01, "chaotic": 0.01}, (Times(0.03, 0.04, 6), Times(0.02, 0.01, 2))
     results = [
         Compared(program, ran, ran, fields, spreads, {"far": 0.1, "chaotic": 1e-9}, times),
         Compared(Program("b", Path(), Path("b.py")), ran, Outcome("failed", "Error: no | way / at line 3")),
@@ -180,9 +193,9 @@ def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
     ]
     found = "1 equal to 1e-06, 1 apart by rounding, 1 apart on purpose, 1 apart by rounding (in double precision equal to 1e-09)"
     found += ", **1 differ**: far by 5e-01"
-    assert results[0].verdict == f"{found}, 1.50 (30 / 20 ms; processor 4.00)"
+    assert results[0].verdict == f"{found}, 1.50 (30 / 20 ms; processor 4.00; first frame 3.00)"
     rows = renew({}, results)
-    assert rows["a"][-1] == "1.50 (30 / 20 ms; processor 4.00)"
+    assert rows["a"][-1] == "1.50 (30 / 20 ms; processor 4.00; first frame 3.00)"
     assert rows["b"][:2] == ["runs", "Error: no \\| way"]
     assert rows["c"] == ["no frame within the time limit", "", "", ""]
     counted = "Of 3 examples 2 run on Taichi, and 1 of these on spirograd, 1 with other numbers"
@@ -203,6 +216,6 @@ def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
 
 
 def test_each_frame_counts_with_its_shortest_time() -> None:
-    first, second = Outcome("frames", "", [9, 9, 3, 5], [9, 2, 5]), Outcome("frames", "", [9, 9, 4, 1], [9, 4, 3])
-    assert _times([first, second]) == Times(2, 2.5)
-    assert _times([Outcome("late", "", [9, 9], [9])]) is None
+    first, second = Outcome("frames", "", [9, 9, 3, 5], [8, 9, 2, 5]), Outcome("frames", "", [9, 9, 4, 1], [7, 9, 4, 3])
+    assert _times([first, second]) == Times(2, 2.5, 7)
+    assert _times([Outcome("late", "", [9, 9], [9, 9])]) is None

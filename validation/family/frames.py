@@ -1,4 +1,4 @@
-"""Count calls of a program's own methods, or the ends of its tapes, as frames, in programs whose windows do not end each step."""
+"""Count calls of a program's own methods, the ends of its tapes or lines that it prints as frames, if its windows do not end each step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 
 
 def count(calls: str, taichi: Any, shown: Callable[[], None]) -> None:
-    """Call ``shown`` after each of ``calls``: "tape" for the end of each tape, or "module:Class.method"."""
+    """Call ``shown`` after each of ``calls``: "tape" for the end of each tape, "printed:words" for each line that begins so, or
+    "module:Class.method"."""
     if calls == "tape":
         _after(taichi.ad.Tape, "__exit__", shown)
         return
     module, _, names = calls.partition(":")
+    if module == "printed":
+        _after_lines(names, shown)
+        return
     owner, _, method = names.partition(".")
     ordinary = builtins.__import__
 
@@ -40,3 +44,14 @@ def _after(owner: Any, method: str, shown: Callable[[], None]) -> None:
         return result
 
     setattr(owner, method, counted)
+
+
+def _after_lines(words: str, shown: Callable[[], None]) -> None:
+    ordinary = builtins.print
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        ordinary(*args, **kwargs)
+        if args and str(args[0]).startswith(words):
+            shown()
+
+    builtins.print = counted

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 _WHERE = "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('taichi').origin).parent / 'examples')"
 
@@ -14,9 +17,11 @@ _WHERE = "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('t
 class Program:
     """One program, by its ``name`` in the table.
 
-    ``path``: the script, below ``folder``. ``arguments``: its command line. ``frame``: the calls that count as frames, "tape" (the end of a
-    tape) or "module:Class.method"; by default those that show a window. ``copied``: whether it runs in a copy of ``folder``, in the folder
-    of the script, since it reads and writes files there. ``deliberate``: patterns of the names of fields that differ on purpose.
+    ``path``: the script, below ``folder``. ``arguments``: its command line. ``frame``: what counts as a frame, "tape" (the end of a
+    tape), "printed:words" (a line that begins so) or "module:Class.method"; by default what shows a window. ``copied``: whether it runs
+    in a copy of ``folder``, in the folder of the script, since it reads and writes files there. ``deliberate``: patterns of the names of
+    fields that differ on purpose. ``volume``: a file beside the script that it would download, 128 x 128 x 128 densities in f32; the copy
+    has a ball in it.
     """
 
     name: str
@@ -26,12 +31,22 @@ class Program:
     frame: str = ""
     copied: bool = False
     deliberate: tuple[str, ...] = ()
+    volume: str = ""
 
     @property
     def draws(self) -> bool:
         """Whether the program draws random numbers, in kernels or not."""
         files = self.folder.rglob("*.py") if self.copied else (self.path,)
         return any("rand" in file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+    def copy(self, folder: Path) -> Path:
+        """Copy the folder of the program to ``folder``, and return the path of the script there."""
+        path = Path(shutil.copytree(self.folder, folder)) / self.path.relative_to(self.folder)
+        if self.volume:
+            axes = np.linspace(-1, 1, 128, dtype=np.float32)
+            distance = np.sqrt(sum(axis**2 for axis in np.meshgrid(axes, axes, axes, indexing="ij")))
+            np.maximum(0.0, 0.6 - distance).astype(np.float32).tofile(path.parent / self.volume)
+        return path
 
 
 def examples_folder(python: str) -> Path:

@@ -6,7 +6,6 @@ import argparse
 import fnmatch
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ class Outcome:
     ended: str
     reason: str = ""
     frames: list[float] = field(default_factory=list)  # seconds
-    processor: list[float] = field(default_factory=list)  # seconds of processor time, without the first frame
+    processor: list[float] = field(default_factory=list)  # seconds of processor time
     memory: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -43,10 +42,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds for a frame: ``wall``, and of the ``processor`` on all cores."""
+    """Seconds for a frame: ``wall``, and of the ``processor`` on all cores. ``first``: of the processor, until the first frame."""
 
     wall: float
     processor: float
+    first: float
 
 
 @dataclass(slots=True)
@@ -121,12 +121,14 @@ class Compared:
 
     @property
     def speed(self) -> str:
-        """Taichi's time for a frame over ours, of the clock and of the processor."""
+        """Taichi's time for a frame over ours, of the clock, of the processor, and for the first frame."""
         if self.times is None:
             return ""
         theirs, ours = self.times
         milliseconds = f"{theirs.wall * 1e3:.3g} / {ours.wall * 1e3:.3g} ms"
-        return f"{theirs.wall / ours.wall:.2f} ({milliseconds}; processor {theirs.processor / max(ours.processor, 1e-6):.2f})"
+        processor = f"processor {theirs.processor / max(ours.processor, 1e-6):.2f}"
+        first = f"first frame {theirs.first / max(ours.first, 1e-6):.2f}"
+        return f"{theirs.wall / ours.wall:.2f} ({milliseconds}; {processor}; {first})"
 
 
 def compare(program: Program, options: argparse.Namespace) -> Compared:
@@ -164,8 +166,9 @@ def with_times(program: Program, options: argparse.Namespace) -> Compared:
 def _times(outcomes: list[Outcome]) -> Times | None:
     """The median over frames after the first of the shortest time that a run took for the frame."""
     wall = [min(times) for times in zip(*(o.frames[_WARM_UP:] for o in outcomes))]
-    processor = [min(times) for times in zip(*(o.processor[_WARM_UP - 1 :] for o in outcomes))]
-    return Times(statistics.median(wall), statistics.median(processor)) if wall else None
+    processor = [min(times) for times in zip(*(o.processor[_WARM_UP:] for o in outcomes))]
+    first = min((o.processor[0] for o in outcomes if o.processor), default=0.0)
+    return Times(statistics.median(wall), statistics.median(processor), first) if wall else None
 
 
 def _run(program: Program, on: str, options: argparse.Namespace, frames: int, how: tuple[str, ...]) -> Outcome:
@@ -173,8 +176,10 @@ def _run(program: Program, on: str, options: argparse.Namespace, frames: int, ho
     log = options.out / "logs" / f"{program.name.replace('/', '.')}.{on}{''.join(how)}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="family") as scratch, log.open("w") as printed:
-        folder = Path(shutil.copytree(program.folder, Path(scratch) / "copy")) if program.copied else program.folder
-        path = folder / program.path.relative_to(program.folder)
+        path, folder = program.path, program.folder
+        if program.copied:
+            folder = Path(scratch) / "copy"
+            path = program.copy(folder)
         command: list[str | Path] = [python, "-m", "validation.family.worker", "--on", on, "--folder", folder, "--frame", program.frame]
         command += ["--draws"] if program.draws else []
         command += ["--arch", options.arch if on == "spirograd" else "cpu", "--frames", str(frames), "--seconds", str(options.seconds)]

@@ -191,7 +191,7 @@ def install(taichi: Any, frames: Frames) -> None:
     Silent.frames, Silent.library = frames, taichi
     taichi.GUI = GUI
     taichi.ui = Ui
-    _replace_windows_of_opencv(frames)
+    _close_opencv(frames)
     try:
         from matplotlib import pyplot
     except ImportError:
@@ -199,12 +199,12 @@ def install(taichi: Any, frames: Frames) -> None:
     pyplot.pause = lambda interval: frames.shown()
 
 
-def _replace_windows_of_opencv(frames: Frames) -> None:
-    """`waitKey` ends a frame, and no key is pressed."""
+def _close_opencv(frames: Frames) -> None:
+    """Let OpenCV show nothing: packages of it for machines without a display have no windows. `waitKey` ends a frame; no key is pressed."""
     try:
         import cv2
     except ImportError:
         return
     for name in ("imshow", "namedWindow", "moveWindow", "resizeWindow", "destroyWindow", "destroyAllWindows", "setMouseCallback"):
         setattr(cv2, name, lambda *args, **kwargs: None)
-    cv2.waitKey = lambda *args: frames.shown() or -1
+    cv2.waitKey = lambda *args, **kwargs: frames.shown() or -1

@@ -34,7 +34,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--on", choices=("taichi", "spirograd"), required=True)
     parser.add_argument("--arch", default="cpu")
     parser.add_argument("--folder", type=Path, required=True, help="the folder of the program's modules; of examples, taichi/examples")
-    parser.add_argument("--frame", default="", help="calls that count as frames: tape or module:Class.method (default: windows)")
+    parser.add_argument("--frame", default="", help="what counts as a frame: see frames.py (default: windows)")
     parser.add_argument("--frames", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="stop after this time, whatever was reached")
     parser.add_argument("--draws", action="store_true", help="the program draws random numbers")
@@ -120,7 +120,9 @@ class Run:
         def init(_arch: Any = None, **given: Any) -> None:
             self.memory.forget()
             given = {key: value for key, value in given.items() if key not in ("arch", *_OLD_OPTIONS)}
-            if not self.options.timed:
+            if self.options.timed:
+                given["offline_cache"] = False  # first frames compile
+            else:
                 given.update(cpu_max_num_threads=1, random_seed=0)
             if not self.options.timed and self.options.on == "spirograd" and self.options.draws:
                 given["opt_level"] = 1  # one iteration after the other: iterations in lockstep draw random numbers in another order
@@ -137,7 +139,7 @@ class Run:
 
     def go(self) -> dict[str, Any]:
         """Run the program to its end, its last frame or its time limit, and say how it ended."""
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         signal.signal(signal.SIGALRM, _late)
         signal.setitimer(signal.ITIMER_REAL, self.options.seconds)
         sys.argv = [str(self.options.program), *self.options.arguments]
@@ -157,7 +159,7 @@ class Run:
         signal.setitimer(signal.ITIMER_REAL, 0)
         total = time.perf_counter() - start
         wall = np.diff([start, *self.wall]).tolist()
-        return {"ended": ended, "reason": reason, "frames": wall, "cpu": np.diff(self.cpu).tolist(), "seconds": total}
+        return {"ended": ended, "reason": reason, "frames": wall, "cpu": np.diff([start_cpu, *self.cpu]).tolist(), "seconds": total}
 
 
 def _add_old_names() -> None:

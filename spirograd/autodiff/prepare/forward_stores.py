@@ -14,11 +14,11 @@ from spirograd.transforms.simplification.dce import dce
 
 
 def forward_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace a load by the value that was stored to, or loaded from, its element before, if no write can have changed the element since.
+    """Replace a load by the value that was last stored to, or loaded from, its element, if no write can have changed the element since.
 
-    Beyond `cse` this pass takes arrays for separate memory, as derivatives do, finds equal indices in different regions, and joins the
-    values that the two sides of an `if` leave in an element that is loaded later. It ignores memory that other invocations write at the
-    same time: such a program has no defined order.
+    Unlike `cse`, this pass assumes that arrays do not overlap, as derivatives do, finds equal indices in different regions, and joins the
+    values that the two sides of an `if` leave in an element that is loaded later. It ignores writes of other invocations at the same time,
+    because such a program has no defined order.
     """
     if ops.load not in kernel.codes:
         return kernel
@@ -70,8 +70,8 @@ class _Forward(Rewriter):
     def _loop(self, op: Op) -> Op:
         for inner in (inner for region in op.regions for inner in region.walk()):
             if inner.code.effect in WRITING:
-                # Available values have indices from outside of the loop. An index that differs from such an index by a constant does so in
-                # each iteration.
+                # Available values have indices from outside of the loop. An index that differs from such an index by a constant differs
+                # from it in each iteration.
                 self.memory.clobber(self._element(inner))
         return self.copy(op)
 
@@ -86,7 +86,7 @@ class _Forward(Rewriter):
             ends.append(dict(self.memory.items()))
             self.memory.restore(before)
         first, second = ends
-        # The values available on both sides, of elements that exist outside.
+        # Keep elements whose values are available on both sides and whose indices exist outside.
         both = [key for key in first if key in second and all(i in invariant for i in first[key][1])]
         joined = [key for key in both if first[key][0] is not second[key][0] and key in self.loaded]
         regions = []

@@ -12,15 +12,15 @@ from spirograd.ir.nodes import Kernel, Op, Region, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# The most entries that are loaded so that one of them can be selected.
+# The largest number of entries that are loaded to select one of them.
 _MAX_ENTRIES = 64
 
 
 def hoist_temps(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Hoist loads from temporaries that an outermost parallel loop does not write to.
 
-    The loop then takes, as values, the contents of the temporaries at that time, and later contents do not matter. If indices are not
-    constant, all entries of the temporary become a vector in front of the loop, if there are at most 64.
+    The loop then uses the contents of the temporaries as values, and does not depend on later writes. If indices are not constant, all
+    entries of the temporary become a vector before the loop, if there are at most 64.
     """
     if not any(isinstance(op.attr, TempRef) for op in kernel.walk() if op.code is ops.load):
         return kernel
@@ -54,7 +54,7 @@ class _Hoist(Rewriter):
         return new
 
     def _before(self, load: Op) -> None:
-        """Load the operands of ``load`` in front of the loop."""
+        """Load the element of ``load``, or all entries of its temporary, before the loop."""
         ref: TempRef = load.attr
         self.b.loc = load.loc
         at = _constant(load)
@@ -88,7 +88,7 @@ class _Hoist(Rewriter):
 
 
 def _constant(load: Op) -> tuple[int, ...] | None:
-    """Return the indices of a load if they are constants within the temporary, else None."""
+    """Return the indices of a load if they are constant and in range, else None."""
     known = all(i.code is ops.const for i in load.args) and exists(load.attr, load.args, {})
     return tuple([int(i.attr) for i in load.args]) if known else None
 

@@ -1,4 +1,4 @@
-"""Induction variables: loop-carried values that can be computed from the index of their loop are no longer carried."""
+"""Induction variables: loop-carried values that can be computed from the index of their loop become values computed from it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def induction(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Compute loop-carried integers of a serial `for` from its index, if the body adds or subtracts a loop-invariant value in every
     iteration, or sets them to the index plus or minus such a value.
 
-    The arithmetic wraps, as the additions did. The new operations are marked so, and are not checked for overflow. Values that a loop
-    passes on unchanged are left to `fold`.
+    The arithmetic wraps, as the additions did; the new operations are marked so, and are not checked for overflow. `fold` handles values
+    that a loop passes on unchanged.
     """
     for _ in range(_ROUNDS):
         new = _Induction().kernel(kernel)
@@ -98,7 +98,8 @@ class _Induction(Rewriter):
 
 
 class _Closed:
-    """A closed form: loop-carried value ``number`` of a loop is itself, or the index (``of_index``), plus the ``steps``."""
+    """A closed form: after an iteration, loop-carried value ``number`` of a loop is its value before, or the index (``of_index``), plus the
+    ``steps``."""
 
     def __init__(self, number: int, of_index: bool, steps: _Steps) -> None:
         self.number = number

@@ -20,10 +20,10 @@ _SELECTIVE = frozenset(("mul", "min", "max"))
 def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Let serial loops carry an element that they read and write: it is loaded before the loop and stored after it.
 
-    The indices must be loop-invariant, and all other accesses in the loop must surely access other elements; array arguments count as
-    separate memory. The load is emitted only where the loop would have accessed the element, and the store only if the loop did store.
-    Atomics take part where nothing else updates the element: in serial code, and in parallel loops at elements that belong to one
-    iteration. Loops that need no value stay as they are: those that only read, only store, or only add and do not use the old value.
+    The indices must be loop-invariant, and all other accesses in the loop must provably access other elements; array arguments count as
+    separate memory. The element is loaded only where the loop would have accessed it, and stored only if the loop has stored it. Atomics
+    are promoted where nothing else updates the element: in serial code, and in parallel loops at elements that belong to one iteration.
+    Loops that need no value stay unchanged: those that only read, only store, or only add and do not use the old value.
     """
     if LOOPS.isdisjoint(kernel.codes):
         return kernel
@@ -51,7 +51,7 @@ class _Promote(ScalarPromotion):
         return [e for e in self.candidates(loop) if self._wanted(e) and self._own(e) and self._entered(loop, e)]
 
     def _wanted(self, element: Element) -> bool:
-        """Return whether the derivative needs the values of the element during the loop."""
+        """Return whether the derivative needs values that the element has during the loop."""
         valued = [access.op for access in element.accesses if not access.writes or access.op in self.used]
         valued += [op for op in element.writes if op.code is ops.atomic and op.attr[0] in _SELECTIVE and element.ref.dtype.is_float]
         return bool(valued) and bool(element.writes)
@@ -64,7 +64,7 @@ class _Promote(ScalarPromotion):
         return self.query.is_private(element.accesses[0], writes, iterations_of(self.parallel))
 
     def _entered(self, loop: Op, element: Element) -> bool:
-        """Return whether it is known when the element may be loaded; sets ``always``."""
+        """Return whether it is known when the element may be loaded, and set ``always``."""
         accesses, first = [access.op for access in element.accesses], loop.regions[0].ops
         element.always = exists(element.ref, element.indices, {}) or any(element.key in accessed for accessed in self.accessed)
         if loop.code is ops.while_:
@@ -105,7 +105,7 @@ class _Promote(ScalarPromotion):
         """Return whether ``loop`` has an iteration, as a value."""
         if loop.code is ops.for_:
             return self.b.emit(ops.lt, *self.args(loop)[:2])
-        # The condition reads the same values before the loop, and elements that it accesses are loaded already.
+        # The condition reads the same values before the loop, and the elements that it accesses are already loaded.
         env = dict(self.env)
         (condition,) = self.inline(loop.regions[0], self.args(loop), clone=True)
         self.env = env

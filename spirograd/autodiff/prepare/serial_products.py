@@ -1,4 +1,4 @@
-"""Serial products: atomic products, and uncontended exchanges, become a load, an operation and a store, which have derivatives.
+"""Serial products: atomic products and uncontended exchanges become a load, an operation and a store, which have derivatives.
 
 The derivative of a product by one of its factors is the product of the factors before it and of those after it. If the iterations of a
 parallel loop share a product, the loop becomes serial: then the loads give the products of the factors before, and the reverse accumulates
@@ -19,10 +19,10 @@ _KINDS = frozenset(("mul", "exchange"))
 
 
 def serial_shared_products(kernel: Kernel, shadow: ShadowOf) -> tuple[Kernel, tuple[str, ...]]:
-    """Return ``kernel`` with parallel loops serialised whose iterations share products that have derivatives, and a warning for each
+    """Serialise the parallel loops of ``kernel`` whose iterations share products that have derivatives. Return also a warning for each
     product.
 
-    ``shadow``: as in `differentiate`. Temporaries, which variables become, have derivatives."""
+    ``shadow``: as in `differentiate`. Temporaries, which hold variables, have derivatives."""
     pass_ = _SerialLoops(shadow)
     return pass_.kernel(kernel), tuple(pass_.warnings)
 
@@ -40,7 +40,7 @@ class _SerialLoops(Rewriter):
         for inner in shared:
             ref = inner.attr[1]
             name = ref.name.partition(".")[0] if isinstance(ref, TempRef) else ref.name
-            text = f"{inner.loc}: iterations of a parallel loop share this product in `{name}`: in differentiated code they run one by one"
+            text = f"{inner.loc}: iterations of a parallel loop share this product in `{name}`; derivatives run them one after the other"
             self.warnings[text] = None
         loop = Op(op.code, op.type, self.args(op), replace(op.attr, parallel=False), (self.region(op.regions[0]),), op.loc, op.primal)
         return self.b.append(loop)
@@ -60,7 +60,7 @@ def _is_own(op: Op, parallel: Op) -> bool:
 
 
 def serial_products(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace atomic products and exchanges of floats: all outside of parallel loops; inside, those at elements that belong to one
+    """Replace atomic products and exchanges of floats: outside of parallel loops all of them, inside those at elements that belong to one
     iteration."""
     return _SerialProducts().kernel(kernel)
 

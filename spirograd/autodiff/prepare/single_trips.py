@@ -10,7 +10,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def single_trips(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace each parallel loop that runs exactly once, by its constant bounds, by its body."""
+    """Replace each parallel loop whose constant bounds give exactly one iteration by its body."""
     return _SingleTrips().kernel(kernel)
 
 

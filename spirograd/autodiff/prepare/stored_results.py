@@ -9,10 +9,10 @@ from spirograd.ir.rewrite import Rewriter
 
 
 def load_stored_results(kernel: Kernel) -> Kernel:
-    """Return ``kernel`` with each call whose result memory holds (`MemoryCall.found_in`) as a load from there.
+    """Replace each call whose result the kernel leaves in memory (`MemoryCall.found_in`) by a load of the result.
 
-    Raises SpirogradUnsupportedError if the kernel reads other memory that such a call changes: the gradient would read its state
-    afterwards.
+    Raises SpirogradUnsupportedError if the kernel reads other memory that such a call changes, because the gradient would read its final
+    state.
     """
     calls = _calls(kernel)
     if not calls:
@@ -26,11 +26,11 @@ def load_stored_results(kernel: Kernel) -> Kernel:
 
 
 def refuse_saving(kernel: Kernel, value: Op) -> None:
-    """Raise SpirogradUnsupportedError if ``kernel``, which would have to save ``value`` as it runs, has such calls. The kernel that saves
-    is derived from the one in which they are loads, and would activate nothing."""
+    """Raise SpirogradUnsupportedError if ``kernel``, which would have to save ``value`` as it runs, has such calls. The saving kernel is
+    derived from the kernel in which these calls are loads, so it would activate nothing."""
     if _calls(kernel):
-        problem = "the kernel activates cells, and cannot also save this value, which its gradient needs and which is gone afterwards"
-        raise SpirogradUnsupportedError(problem, value.loc, "activate the cells, or append the entries, in a kernel of their own")
+        problem = "the gradient needs this value, which is overwritten later; a kernel that activates cells cannot save it"
+        raise SpirogradUnsupportedError(problem, value.loc, "activate the cells, or append the entries, in a separate kernel")
 
 
 def _calls(kernel: Kernel) -> list[MemoryCall]:
@@ -40,8 +40,10 @@ def _calls(kernel: Kernel) -> list[MemoryCall]:
 def _refuse_reads(kernel: Kernel, changed: set[Ref]) -> None:
     for op in kernel.walk():
         if op.code is ops.load and ref_of(op) in changed:
-            problem = "the kernel depends here on which cells are active, and activates some: its gradient would find others active"
-            raise SpirogradUnsupportedError(problem, op.loc, "activate the cells in a kernel of their own")
+            problem = (
+                "the kernel depends here on which cells are active, and activates cells, so its gradient would find other cells active"
+            )
+            raise SpirogradUnsupportedError(problem, op.loc, "activate the cells in a separate kernel")
 
 
 class _FoundResults(Rewriter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,16 @@ class Contents(Exported):
     dtype: DType
     element_shape: tuple[int, ...]
 
+    @property
+    def component_fields(self) -> Sequence[Contents]:
+        """The components of the elements, each as a field of its own, where these can be accessed one by one."""
+        return ()
+
+    @property
+    def lies_apart(self) -> bool:
+        """Whether the components of an element have no common layout: their strides differ, or they are below different sparse nodes."""
+        return False
+
     def _subject(self) -> str:
         """Return the name of this object in messages."""
         return "the ndarray"
@@ -51,10 +62,14 @@ class Contents(Exported):
         element = self._filling(value)
         shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
         path = self.sparse_path
-        if path is not None and np.any(element):
+        if path is not None and (self.lies_apart or np.any(element)):
             sparse_contents.fill(path, self, element)
         else:
             numpy_transfer.fill(self.tree.allocation, self.view, element)
+
+    def clear_memory(self) -> None:
+        """Set all elements to zero, like `fill`, while there is no recorder."""
+        numpy_transfer.fill(self.tree.allocation, self.view, 0.0)
 
     def copy_from(self, other: object) -> None:
         """Copy the contents of ``other``, a field or an array of the same shape.

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, TypeGuard, Union
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType, u8
 from spirograd.base.records import dataclass
+from spirograd.lang.data.dlpack import NumpyMemory
 from spirograd.lang.data.views import Block, HostView
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor as Tensor
 
+    from spirograd.base.arrays import CudaArrayInterface, StridedInterface
     from spirograd.base.protocols import Allocation
     from spirograd.lang.data.exports import Exported
 
@@ -72,6 +75,22 @@ def device_array(value: object) -> DeviceArray | None:
     strides = interface.get("strides")
     contiguous = strides is None or strides == _dense(shape, size) or 0 in shape
     return DeviceArray(tuple(shape), address or 0, math.prod(shape) * size, contiguous, interface.get("stream"), not readonly)
+
+
+def unread(value: object) -> Array:
+    """Return a NumPy array with the address and the layout of an array that `device_array` knows. Its elements must not be read."""
+    if is_torch(value):
+        size, address = value.element_size(), value.data_ptr()
+        shape, strides = tuple(value.shape), tuple([size * stride for stride in value.stride()])
+    else:
+        interface: CudaArrayInterface = value.__cuda_array_interface__  # type: ignore[attr-defined]  # device_array found it there
+        size, address = np.dtype(interface["typestr"]).itemsize, interface["data"][0]
+        shape = tuple(interface["shape"])
+        strides = interface.get("strides") or _dense(shape, size)
+    if 0 in shape:
+        return np.empty(shape, f"V{size}")
+    described: StridedInterface = {"data": (address, True), "typestr": f"|V{size}", "shape": shape, "strides": strides, "version": 3}
+    return np.asarray(NumpyMemory(described, value))
 
 
 def _of_torch(tensor: torch.Tensor) -> DeviceArray:

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from typing_extensions import CapsuleType
 
-    from spirograd.base.arrays import ArrayInterface
+    from spirograd.base.arrays import ArrayInterface, StridedInterface
 
 CUDA, ROCM = 2, 10  # DLDeviceType
 _COPIED = 1 << 1  # DLPACK_FLAG_BITMASK_IS_COPIED
@@ -39,10 +39,10 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-class _Memory:
+class NumpyMemory:
     """Memory as NumPy takes it; its arrays keep the owner alive."""
 
-    def __init__(self, interface: ArrayInterface, owner: object) -> None:
+    def __init__(self, interface: ArrayInterface | StridedInterface, owner: object) -> None:
         self.__array_interface__ = interface
         self._owner = owner
 
@@ -62,7 +62,7 @@ def capsule(
     """
     address, _ = interface["data"]
     # Some versions of NumPy reject arrays without an address, such as those without elements.
-    array = np.asarray(_Memory(interface, owner)) if address else np.empty(interface["shape"], interface["typestr"])
+    array = np.asarray(NumpyMemory(interface, owner)) if address else np.empty(interface["shape"], interface["typestr"])
     exported = array.__dlpack__(max_version=max_version) if TAKES_VERSION else array.__dlpack__()
     plain, versioned = _NAMES
     if _is_valid(exported, plain):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Union
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
+from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
+from spirograd.base.records import replace
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
@@ -20,8 +22,10 @@ from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
+from spirograd.lang.data.regions import Path
+from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, placement
 from spirograd.lang.data.shapes import element_index, shape_tuple
+from spirograd.lang.data.views import HostView
 from spirograd.lang.leaves import AggregateType
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
         needs_grad: bool
         needs_dual: bool
         layout: Arrangement
+        fill: object
 
     class MakeStruct(Protocol):
         """Makes a struct of its members and methods. ``write``: writes a member back to memory."""
@@ -56,7 +61,10 @@ __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField
 
 
 class MatrixField(ScalarField):
-    """A field of vectors (``element_shape`` (n,)) or matrices (n, m), made by `Vector.field`, `Matrix.field` or `field`."""
+    """A field of vectors (``element_shape`` (n,)) or matrices (n, m), made by `Vector.field`, `Matrix.field` or `field`.
+
+    Components that are placed one by one may lie at strides that differ. Each is then accessed as a field of its own.
+    """
 
     def __init__(
         self,
@@ -103,7 +111,60 @@ class MatrixField(ScalarField):
     def get_scalar_field(self, *indices: int) -> ComponentField:
         """Return one component of every element, as a scalar field over the same memory."""
         at = element_index(indices, self.element_shape, (), f"the elements of field `{self.name}`")
-        return ComponentField(self, int(np.ravel_multi_index(at, self.element_shape)))
+        return self.component_fields[int(np.ravel_multi_index(at, self.element_shape))]
+
+    @functools.cached_property
+    def component_fields(self) -> list[ComponentField]:
+        """The components of the elements, each as a scalar field over the same memory."""
+        return [ComponentField(self, c) for c in range(self.components)]
+
+    @functools.cached_property
+    def lies_apart(self) -> bool:
+        """Whether the components of an element have no common layout: their strides differ, or they are below different sparse nodes.
+        Closes the tree; raises SpirogradRuntimeError if they are in two trees."""
+        self.snode.tree.settle()
+        if len({place.above for place in self._places}) == 1:
+            return False
+        if len({place.tree for place in self._places}) > 1:
+            self.take_name()
+            raise SpirogradRuntimeError(f"the components of field `{self.name}` are in two field trees: place them in one")
+        return len(set(map(placement, self._places))) > 1 or any(c.sparse_path is not None for c in self.component_fields)
+
+    @property
+    def by_components(self) -> bool:
+        """Whether kernels access the components as fields of their own: where they, or those of the gradient or tangent, lie apart."""
+        shadows = [self._grad if self.has_grad() else None, self._dual if self.has_dual() else None]
+        return self.lies_apart or any(shadow is not None and shadow.lies_apart for shadow in shadows)
+
+    @property
+    def view(self) -> HostView:
+        """As of all fields. Raises SpirogradUnsupportedError for components at different nodes of which one is sparse."""
+        if not self.lies_apart:
+            return super().view
+        if any(c.sparse_path is not None for c in self.component_fields):
+            raise SpirogradUnsupportedError(
+                f"the components of field `{self.name}` lie at different nodes, and one of these is sparse: its contents are no memory "
+                "that can be saved or shared as a whole",
+                None,
+                "place all components at one node",
+            )
+        views = [c.view for c in self.component_fields]
+        blocks = tuple([replace(view.blocks[0], part=k) for k, view in enumerate(views)])
+        return replace(views[0], element_shape=self.element_shape, blocks=blocks)
+
+    @property
+    def sparse_path(self) -> Path | None:
+        if not self.lies_apart:
+            return super().sparse_path
+        return next((c.sparse_path for c in self.component_fields if c.sparse_path is not None), None)
+
+    def _memory_of(self, component: int) -> ScalarField:
+        return self.component_fields[component] if self.lies_apart else self
+
+    def _addresses(self, key: object, activate: bool = False) -> list[int]:
+        if not self.lies_apart:
+            return super()._addresses(key, activate)
+        return [c._addresses(key, activate)[0] for c in self.component_fields]
 
     def __getitem__(self, key: object) -> Matrix:
         first, size = self._address(key), self.dtype.np.itemsize
@@ -113,10 +174,10 @@ class MatrixField(ScalarField):
             value, numbers = traced_numbers.split(value, ())
             shadows.host_write(self, key, component, numbers=numbers)
             places = addresses if self.sparse_path is None else self._addresses(key, activate=True)
-            self._write(places[component], value)
+            self._memory_of(component)._write(places[component], value)
 
         if first is None:
-            values: Sequence[bool | int | float] = [self._read(a) for a in addresses]
+            values: Sequence[bool | int | float] = [self._memory_of(c)._read(a) for c, a in enumerate(addresses)]
         else:
             values = elements.read(self.tree.allocation, self.dtype, self.components, first)
         return self._build(values if context.recorder() is None else traced_numbers.read(self, key, values), self.element_shape, write)
@@ -130,8 +191,8 @@ class MatrixField(ScalarField):
         if address is not None:
             self._write(address, *data)
         else:
-            for a, v in zip(addresses, data):
-                self._write(a, v)
+            for component, (a, v) in enumerate(zip(addresses, data)):
+                self._memory_of(component)._write(a, v)
 
     def _entries_of(self, value: object) -> Sequence[object]:
         """Return the numbers that an element is set to."""
@@ -159,7 +220,6 @@ class ComponentField(ScalarField):
         self.key = matrix_field.key
         self.matrix_field = matrix_field
         self.component = component
-        self._shadows: dict[str, ComponentField] = {}
 
     made_from = Field.made_from
 
@@ -184,18 +244,16 @@ class ComponentField(ScalarField):
         self._places = [p for p in self.matrix_field._places if p.component == self.component]
         return super()._find_addresses()
 
-    def _of(self, matrix_field: ScalarField | None, role: str) -> ComponentField | None:
-        if not isinstance(matrix_field, MatrixField):
-            return None
-        return self._shadows.setdefault(role, ComponentField(matrix_field, self.component))
+    def _of(self, matrix_field: ScalarField | None) -> ComponentField | None:
+        return matrix_field.component_fields[self.component] if isinstance(matrix_field, MatrixField) else None
 
     @property
     def grad(self) -> ComponentField | Any:
-        return self._of(self.matrix_field.grad, "grad")
+        return self._of(self.matrix_field.grad)
 
     @property
     def dual(self) -> ComponentField | Any:
-        return self._of(self.matrix_field.dual, "dual")
+        return self._of(self.matrix_field.dual)
 
     def make_duals(self) -> None:
         self.matrix_field.make_duals()
@@ -377,7 +435,7 @@ def _scalars(f: MemberField) -> list[ScalarField]:
     if isinstance(f, StructField):
         return [s for m in f.members.values() for s in _scalars(m)]
     if isinstance(f, MatrixField):
-        return [ComponentField(f, c) for c in range(f.components)]
+        return list(f.component_fields)
     return [f]
 
 
@@ -444,21 +502,27 @@ def field(
     offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
+    *,
+    fill: object = None,
 ) -> MemberField:
-    """Make a field of ``dtype``: a scalar, vector, matrix or struct type. Its elements are zero at first.
+    """Make a field of ``dtype``: a scalar, vector, matrix or struct type. Its elements are zero at first, or ``fill``.
 
     ``shape``: the extents of the index space, an int or a tuple of positive ints; ``()`` for one element, ``x[None]``. Without it the
     field must be placed by hand. ``order``: the axes from slowest to fastest in memory, as in ``"ji"``. ``offset``: the smallest index of
     each axis. ``name``: what messages and dumps call it, by default the variable. ``needs_grad``, ``needs_dual``: have memory for
     gradients, tangents.
 
-    Raises SpirogradRuntimeError for wrong shapes and orders.
+    Raises SpirogradRuntimeError for wrong shapes and orders, SpirogradTypeError for values that no element can have.
     """
     f: MemberField
     if isinstance(dtype, AggregateType):
         f = dtype.unplaced_field(name, needs_grad, needs_dual, Arrangement.AOS)
     else:
         f = ScalarField(dtype, name, needs_grad, needs_dual)
+    if fill is not None:
+        if isinstance(f, StructField):
+            raise SpirogradTypeError("a field of structs takes no `fill`", None, "fill its members, as in `x.mass.fill(1)`")
+        f.fill_at_first(fill)
     place_by_shape(f, shape, order, offset)
     return f
 
@@ -474,10 +538,13 @@ def matrix_field(
     needs_grad: bool = False,
     needs_dual: bool = False,
     layout: Arrangement = Arrangement.AOS,
+    *,
+    fill: object = None,
 ) -> MatrixField:
     """Return a field of vectors or matrices; options as of `field`. SOA gives each component an array of its own."""
     if not all(isinstance(n, (int, np.integer)) and n > 0 for n in element_shape):
         raise SpirogradRuntimeError(f"vectors and matrices have one entry or more, got the shape {element_shape}")
     f = MatrixField(element_shape, dtype, build, name, needs_grad, needs_dual, layout)
+    f.fill_at_first(fill)
     place_by_shape(f, shape, order, offset)
     return f

@@ -103,7 +103,7 @@ def fill(allocation: Allocation, view: HostView, value: object) -> None:
 
     The device fills if whole words repeat.
     """
-    if view.count == 0:
+    if 0 in view.shape:
         return
     if type(value) in (int, float):
         word = _word_of(view.dtype, type(value) is float, repr(value))

@@ -18,7 +18,7 @@ from spirograd.base.errors import (
 from spirograd.base.once import one_at_a_time
 from spirograd.base.tracebacks import user_location
 from spirograd.ir.addresses import NUMBERS, cell_offset
-from spirograd.ir.nodes import FieldRef, Layout
+from spirograd.ir.nodes import FieldRef, Layout, Term
 from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
 from spirograd.lang.data import elements, numpy_transfer, shadows, sparse_contents
 from spirograd.lang.data.contents import Contents
@@ -65,6 +65,13 @@ def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counte
         digit = digit if mul == 1 else scalar.mul(digit, mul)
         out[axis] = digit if isinstance(out[axis], int) and out[axis] == 0 else scalar.add(digit, out[axis])
     return [scalar.cast(v, counter.dtype) for v in out]
+
+
+def placement(place: SNode) -> tuple[tuple[int, ...], tuple[Term, ...]]:
+    """Return the extents and the address terms of the memory of a scalar, once its tree is closed."""
+    above = (place.stored_node or place).above
+    assert above is not None
+    return above.shape, terms_of(above.path, above.axis_numbers)
 
 
 class Field(HostScope):
@@ -170,6 +177,7 @@ class ScalarField(Contents, Field):
 
     _kind = "a field"
     element_shape: tuple[int, ...] = ()
+    _initial: Number | Array | None = None  # What every element is at first, if not 0.
     hidden = False  # Whether it is internal to a sparse tree.
     sparse_node: Tabled | None = None  # The sparse node whose table this hidden field is.
 
@@ -260,7 +268,7 @@ class ScalarField(Contents, Field):
     @property
     def components(self) -> int:
         """The number of scalars per element."""
-        return math.prod(self.element_shape)
+        return math.prod(self.element_shape) if self.element_shape else 1
 
     @property
     def placed(self) -> bool:
@@ -324,20 +332,10 @@ class ScalarField(Contents, Field):
         return self._addresses_found
 
     def _find_addresses(self) -> Layout:
-        tree = self.tree
-        places = [p.stored_node or p for p in self._places]
-        above = places[0].above
-        assert above is not None
-        terms = terms_of(above.path, above.axis_numbers)
-        for p in places[1:]:
-            other = p.above
-            assert other is not None
-            if p.tree is not tree or other.shape != above.shape or terms_of(other.path, other.axis_numbers) != terms:
-                raise SpirogradRuntimeError(
-                    f"the components of field `{self.name}` lie at different strides: place them under nodes of one shape "
-                    "and beside the same kind of neighbours"
-                )
-        return Layout(terms, tuple(p.byte_offset for p in places), () if self.sparse_path else self._origin)
+        self.snode.tree.settle()
+        assert not self.lies_apart, "its components have addresses, the field has none"
+        offsets = tuple((p.stored_node or p).byte_offset for p in self._places)
+        return Layout(placement(self.snode)[1], offsets, () if self.sparse_path else self._origin)
 
     @property
     def sparse_path(self) -> Path | None:
@@ -355,9 +353,7 @@ class ScalarField(Contents, Field):
         """The extents of the memory: of the index space, or of the region of cells below sparse nodes."""
         if self.sparse_path is None:
             return self.shape
-        above = (self._places[0].stored_node or self._places[0]).above
-        assert above is not None
-        return above.shape
+        return placement(self.snode)[0]
 
     def refs(self, role: str = "primal") -> FieldRef:
         """Return the reference of kernels to this field (``role`` "primal"), its gradient ("grad") or its tangent ("dual").
@@ -455,7 +451,8 @@ class ScalarField(Contents, Field):
     def _element_places(self) -> elements.Places | None:
         """Return the layout for fast access to single elements, if there is one."""
         if self._fast_layout is None:
-            layout = elements.places_of(self.dtype, self.shape, self.addresses) if self.sparse_path is None else None
+            regular = self.sparse_path is None and not self.lies_apart
+            layout = elements.places_of(self.dtype, self.shape, self.addresses) if regular else None
             self._fast_layout = (layout,)
         return self._fast_layout[0]
 
@@ -463,6 +460,10 @@ class ScalarField(Contents, Field):
         """Return the address of an element whose components are adjacent; None: see `_addresses`."""
         places = self._element_places
         return None if places is None or places.form is None else places.address(key)
+
+    def _memory_of(self, component: int) -> ScalarField:
+        """Return the field that has the memory of a component: this one, or that of a component that lies apart."""
+        return self
 
     def _read(self, address: int) -> bool | int | float:
         return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
@@ -496,9 +497,24 @@ class ScalarField(Contents, Field):
         """Set the element at index ``key``, or one component of it, to zero."""
         for k, address in enumerate(self._addresses(key)):
             if component in (None, k):
-                self._write(address, 0)
+                self._memory_of(k)._write(address, 0)
 
     # --- whole contents ---
+
+    def fill_at_first(self, value: object) -> None:
+        """Set all elements to ``value`` when they get their memory; None leaves them 0. Raises SpirogradTypeError for values that no
+        element can have."""
+        self._initial = None if value is None else self._filling(value)
+
+    def write_initial(self) -> None:
+        """Write what `fill_at_first` asked for to new memory. Raises SpirogradRuntimeError for fields below sparse nodes."""
+        if self._initial is None:
+            return
+        if self.sparse_path is not None:
+            self.take_name()
+            problem = f"field `{self.name}` is below a sparse node, so it has no element yet that `fill` could set"
+            raise SpirogradRuntimeError(f"{problem}: omit `fill`, and set elements where they are activated")
+        numpy_transfer.fill(self.tree.allocation, self.view, self._initial)
 
     def _subject(self) -> str:
         return f"field `{self.name}`"

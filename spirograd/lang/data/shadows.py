@@ -71,7 +71,12 @@ def host_write(
 
 def clear(*roles: str, kept: Container[object] = ()) -> None:
     """Set all gradients or tangents that have memory in the running session to zero, except those that are ``kept``."""
+    recorded = context.recorder() is not None
     for role in roles:
         for shadow in list(_known.get(role, ())):
-            if shadow.has_memory() and shadow not in kept:
+            if not shadow.has_memory() or shadow in kept:
+                continue
+            if recorded:
                 shadow.fill(0.0)
+            else:
+                shadow.clear_memory()

@@ -47,12 +47,19 @@ def stored_index(path: Path, index: Sequence[int], activate: bool) -> tuple[int,
 
 def read(path: Path, field: Contents) -> Array:
     """Return the contents, 0 in inactive cells."""
+    if field.lies_apart:
+        columns = [component.to_numpy() for component in field.component_fields]
+        return np.stack(columns, -1).reshape(*field.shape, *field.element_shape)
     at = _walk(path, _mesh(field.shape), False)
     return np.ascontiguousarray(numpy_transfer.read(field.tree.allocation, field.view)[tuple(at)])
 
 
 def write(path: Path, field: Contents, data: Array) -> None:
     """Set the contents; activates every cell."""
+    if field.lies_apart:
+        for component, column in zip(field.component_fields, np.moveaxis(data.reshape(*field.shape, -1), -1, 0)):
+            component.from_numpy(column)
+        return
     at = _walk(path, _mesh(field.shape), True)
     view = field.view
     stored = numpy_transfer.read(field.tree.allocation, view)
@@ -61,7 +68,11 @@ def write(path: Path, field: Contents, data: Array) -> None:
 
 
 def fill(path: Path, field: Contents, value: Number | Array) -> None:
-    """Set all elements in active cells."""
+    """Set all elements in active cells, and those of components below no sparse node."""
+    if field.lies_apart:
+        for component, number in zip(field.component_fields, np.broadcast_to(value, field.element_shape).reshape(-1).tolist()):
+            component.fill(number)
+        return
     view = field.view
     stored = numpy_transfer.read(field.tree.allocation, view)
     last = path.levels[-1]

@@ -1,7 +1,8 @@
 """Loops over sparse fields and nodes: over the active cells of their region, and over what is in each of them.
 
 The numbers of cells are given in order, so a loop runs over the numbers that were ever given, and leaves out cells that are not active. No
-list of cells is made. The order of the iterations is that in which cells were activated.
+list of cells is made. The order of the iterations is that in which cells were activated. A loop over the only list of a `dynamic` node runs
+over its entries, in order.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 from spirograd.base.dtypes import i32, i64, u1
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.nodes import SNode
-from spirograd.lang.data.regions import FIRST, Level, Path, parts_to, path_to
+from spirograd.lang.data.regions import FIRST, NULL, Level, Path, parts_to, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
 from spirograd.lang.data.tree_layout import decode_of
-from spirograd.lang.frontend.sparse_elements import hidden_value, is_set, length_of, local
+from spirograd.lang.frontend.sparse_elements import entry_of, hidden_value, in_cell, is_set, length_of, local
 from spirograd.lang.frontend.tracer import Tracer, VisitedCell
 from spirograd.lang.scalar import Value
 
@@ -36,7 +37,10 @@ def active_cells(t: Tracer, space: Field | SNode) -> tuple[Value, Decode, IsActi
         return None
     pointers = [level for level in path.levels if level.table is not None]
     masks = path.levels[path.levels.index(pointers[-1]) + 1 :] if pointers else path.levels
-    cells = _Cells(t, node, path, pointers[-1] if pointers else None, masks, () if isinstance(space, SNode) else space.origin)
+    last = pointers[-1] if pointers else None
+    one_list = last is not None and last.list is not None and len(last.number) == 1 and path.levels[0] is last
+    kind = _Entries if one_list else _Cells
+    cells = kind(t, node, path, last, masks, () if isinstance(space, SNode) else space.origin)
     return cells.size(), cells.index, cells.is_active
 
 
@@ -72,8 +76,7 @@ class _Cells:
         index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
         if self.pointer is None or self.region is None:
             return index
-        home = self._home(counter)
-        number = scalar.as_value(arithmetic.max(home - 1, scalar.constant(0, home.dtype)))
+        number = self._number(counter)
         local = tuple([v - o if o else v for v, o in zip(index, self.origin)])
         index = [scalar.cast(v, i32) for v in index]  # of an axis, whatever the counter needs
         for (axis, below, _), extent in reversed(self.pointer.number):
@@ -86,20 +89,55 @@ class _Cells:
 
     def is_active(self, counter: Value, index: list[Value]) -> Value:
         """Return whether what a counter stands for is active."""
-        active: scalar.Scalar = True if self.pointer is None else self._home(counter) > 0
         values = [v - o if o else v for v, o in zip(index, self.origin)]
-        if self.pointer is not None and self.pointer.list is not None:
-            active = scalar.bit_and(active, values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
+        active: scalar.Scalar = True if self.pointer is None else self._is_active_cell(counter, values)
         cell = [] if self.pointer is None else [self._cell(counter)]
         for level in self.masks:
             bit = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
             active = bit if active is True else scalar.bit_and(active, bit)
         return scalar.cast(active, u1)
 
+    def _number(self, counter: Value) -> Value:
+        """Return the number of the cell among all cells of its node; 0 if it is not active."""
+        home = self._home(counter)
+        return scalar.as_value(arithmetic.max(home - 1, scalar.constant(0, home.dtype)))
+
+    def _is_active_cell(self, counter: Value, values: Sequence[Value]) -> scalar.Scalar:
+        """Return whether the cell in the region is active, and the list, if it is a chunk of one, so long. ``values``: see `from_zero`."""
+        assert self.pointer is not None
+        active = self._home(counter) > 0
+        if self.pointer.list is None:
+            return active
+        return scalar.bit_and(active, values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
+
     def _cell(self, counter: Value) -> Value:
+        """Return the number of the cell in the region."""
         return scalar.as_value(scalar.raw_div(counter, self.inner) + FIRST)
 
     def _home(self, counter: Value) -> Value:
         """Return 1 + the number of the cell among all cells of its node, 0 if it is not active."""
         assert self.region is not None
         return hidden_value(self.t, self.region.home, [self._cell(counter)])
+
+
+class _Entries(_Cells):
+    """A loop over the entries of the one list of a node, which are fewer than those of its chunks: chunks may be much larger than lists."""
+
+    def size(self) -> Value:
+        assert self.pointer is not None and self.pointer.list is not None and self.region is not None
+        start = [scalar.constant(0)] * len(self.axes)
+        each = self.inner // self.pointer.list.chunk
+        wide = self.pointer.list.limit * each > 2**31 - 1
+        return scalar.as_value(scalar.cast(length_of(self.t, (), self.pointer.list, start), i64 if wide else i32) * each)
+
+    def _number(self, counter: Value) -> Value:
+        return scalar.as_value(scalar.raw_div(counter, self.inner))
+
+    def _is_active_cell(self, counter: Value, values: Sequence[Value]) -> scalar.Scalar:
+        return self._cell(counter) > NULL  # There was memory for it.
+
+    def _cell(self, counter: Value) -> Value:
+        assert self.pointer is not None and self.pointer.list is not None
+        start = [scalar.constant(0)] * len(self.axes)
+        start[self.pointer.list.axis] = scalar.cast(self._number(counter), i32) * self.pointer.list.chunk
+        return entry_of(self.t, self.pointer, in_cell(None, self.pointer.digits, start), start, False)

@@ -9,7 +9,7 @@ from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.array_proxy import TripletsProxy
 from spirograd.lang.frontend.formatted_text import FormattedText
 from spirograd.lang.frontend.func import is_scalar_type
-from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
+from spirograd.lang.frontend.lvalues import Chosen, Element, Selection, StructElement, has_elements
 from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, settle
 from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, fixed_names, is_static
@@ -106,6 +106,9 @@ def _refuse_part(t: Tracer, target: ast.Subscript | ast.Attribute) -> None:
     )
 
 
+_UPDATED = (Chosen, Element, Selection, StructElement, TripletElement)  # what is in memory, which others may update at the same time
+
+
 def _augmented(t: Tracer, node: ast.AugAssign) -> None:
     lvalue = lvalue_of(t, node.target)
     if lvalue is None:
@@ -119,7 +122,7 @@ def _augmented(t: Tracer, node: ast.AugAssign) -> None:
     op = type(node.op)
     if isinstance(value, tiles.Outer):
         update_tile(t, lvalue, op, value)
-    elif isinstance(lvalue, (Element, Selection, StructElement, TripletElement)) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
+    elif isinstance(lvalue, _UPDATED) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
         lvalue.update(ATOMIC_UPDATES[op], value)
     else:
         lvalue.store(apply_binary(op, lvalue.load(), value))

@@ -20,9 +20,12 @@ def block(t: Tracer, statements: Sequence[ast.stmt]) -> None:
     """Trace statements in order, up to a jump that is always taken."""
     for k, node in enumerate(statements):
         rest = statements[k + 1 :]
+        t.reached(node)
         if isinstance(node, ast.If):
             test = condition(t, node.test)
             if not isinstance(test, Value):
+                if not (test or node.orelse):
+                    t.reached(node, skipped=True)
                 block(t, [*(node.body if test else node.orelse), *rest])
                 return
             if jumps([node]):
@@ -59,7 +62,14 @@ def at_top_level(t: Tracer) -> bool:
 
 
 def _plain_if(t: Tracer, node: ast.If, test: Value) -> None:
-    branch(t, test, lambda: block(t, node.body), lambda: block(t, node.orelse))
+    branch(t, test, lambda: block(t, node.body), lambda: _otherwise(t, node, node.orelse))
+
+
+def _otherwise(t: Tracer, node: ast.If, statements: Sequence[ast.stmt]) -> None:
+    """Trace what runs where the test of an `if` is false."""
+    if not node.orelse:
+        t.reached(node, skipped=True)
+    block(t, statements)
 
 
 def _jumping_if(t: Tracer, node: ast.If, test: Value, rest: Sequence[ast.stmt]) -> None:
@@ -70,7 +80,7 @@ def _jumping_if(t: Tracer, node: ast.If, test: Value, rest: Sequence[ast.stmt]) 
     if body_jumps or else_jumps:
         body += [] if body_jumps else rest
         orelse += [] if else_jumps else rest
-        branch(t, test, lambda: block(t, body), lambda: block(t, orelse))
+        branch(t, test, lambda: block(t, body), lambda: _otherwise(t, node, orelse))
         return
     _plain_if(t, node, test)
     if rest:

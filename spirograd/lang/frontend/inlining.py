@@ -15,10 +15,11 @@ from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
 from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.call_targets import Argument, Callee
+from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
 from spirograd.lang.frontend.function_bodies import function_body
-from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
+from spirograd.lang.frontend.lvalues import Element, Lvalue, SpreadElement, StructElement
 from spirograd.lang.frontend.real_functions import Called, call_real_function
 from spirograd.lang.frontend.runtime_values import settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
@@ -46,7 +47,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
         target = references[name].lvalue if name in references else None
         if isinstance(func.signature.parameters[name].annotation, Reference) or func.signature.parameters[name].annotation is ref:
             _check_reference(func, name, value, target)
-        if isinstance(target, (Element, StructElement)):  # the parameter is that element, updated atomically
+        if isinstance(target, (Element, SpreadElement, StructElement)):  # the parameter is that element, updated atomically
             variables[name] = MemoryVariable(target)
         else:
             variables[name] = _converted(name, value, func.signature.parameters[name].annotation, func)
@@ -71,9 +72,16 @@ def call_with_values(t: Tracer, callee: Callee, args: Sequence[object], kwargs: 
 
 
 def _begin_call(t: Tracer, func: Func) -> None:
-    """Record the source of a function that is called. Raises SpirogradSyntaxError if calls are too deep."""
+    """Record the source of a function that is called. Raises SpirogradSyntaxError if calls are too deep, or the function may not be called
+    here."""
     if t.captures.reads is not None:
         t.captures.reads.source(func)
+    if func.requires_top_level and not at_top_level(t):
+        raise SpirogradSyntaxError(
+            f"`{func.function.__name__}` has requires_top_level=True, and is called under a condition or in a loop",
+            t.b.loc,
+            "call it at the top level of a kernel, where its loops are parallel",
+        )
     if t.call_depth >= MAX_DEPTH:
         raise SpirogradSyntaxError(
             f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
@@ -177,7 +185,7 @@ def _copy_back(t: Tracer, callee: Callee, frame: Frame, given: Mapping[str, obje
     func, changed = callee.func, list[tuple[ast.expr, Lvalue, object]]()
     for name, argument in references.items():
         held = frame.variables.get(name, given[name])
-        if held is given[name] or isinstance(argument.lvalue, (Element, StructElement)):
+        if held is given[name] or isinstance(argument.lvalue, (Element, SpreadElement, StructElement)):
             continue
         if argument.lvalue is not None and argument.node is not None:
             changed.append((argument.node, argument.lvalue, held.lvalue.load() if isinstance(held, MemoryVariable) else held))

@@ -89,6 +89,7 @@ class Kernel(Staged, NearNames):
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
         self.variants: dict[Hashable, Kernel] = {}  # With cells for numbers: see `scalar_cells`.
+        self.repeats: object = None  # What tapes know of the sequences of launches that begin with it.
 
     @once.once
     def grad(self) -> Any:
@@ -126,6 +127,9 @@ class Kernel(Staged, NearNames):
 
     def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Launch the kernel by Python."""
+        recorder = context.recorder()
+        if recorder is not None and not kwargs and recorder.repeat(self, args):
+            return None
         now = self._in_session
         session = now.session
         if not kwargs and len(args) == now.positional and session is not None and context.only_launches(session):
@@ -145,7 +149,7 @@ class Kernel(Staged, NearNames):
             if session.plain:
                 return self._run_as_python(session, args, kwargs)
             session, specialization, args = self.specialized(args, kwargs)
-            if context.recorder() is not None:
+            if recorder is not None:
                 return self._launch(session, specialization, args)
         packer = specialization.unpacked
         if packer is None:
@@ -333,7 +337,9 @@ class Kernel(Staged, NearNames):
             _warn(session, recalled)
             return recalled, functools.partial(stored_traces.prepare_recalled, session)
         traced = self.trace(session, args, call.new_reads)
-        return traced, stored_traces.PrepareAndStore(session, stored_traces.entry_of(call, traced))
+        from spirograd.lang.frontend import trace_storing  # A process whose traces are in the cache stores none.
+
+        return traced, trace_storing.PrepareAndStore(session, trace_storing.entry_of(call, traced))
 
     def traced_part(self) -> str | None:
         """Return the statements that are traced, as text, if they are a part of the function; None for a kernel that is not what its source
@@ -348,7 +354,8 @@ class Kernel(Staged, NearNames):
         assert self._signature is not None
         where = self.source()
         with span(f"trace {self.function.__name__}", "compile"):
-            traced = trace_kernel(where, self._parameters, self._signature.return_annotation, args, self._language(session), new_reads)
+            returns, language = self._signature.return_annotation, self._language(session)
+            traced = trace_kernel(where, self._parameters, returns, args, language, new_reads, session.probes)
         _warn(session, traced)
         return traced
 

@@ -35,6 +35,7 @@ from spirograd.lang.tuples import result_type
 
 if TYPE_CHECKING:
     from spirograd.lang.frontend.recorded_reads import Reads
+    from spirograd.lang.probes import Probes
 
 
 class TracedKernel(NamedTuple):
@@ -62,13 +63,14 @@ def trace_kernel(
     args: Sequence[object],
     options: LanguageOptions,
     new_reads: NewReads = no_reads,
+    probes: Probes | None = None,
 ) -> TracedKernel:
     """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result; ``new_reads``: gives what records the reads
-    of a trace."""
+    of a trace; ``probes``: of kernel coverage."""
     assumptions = Assumptions()
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, assumptions, new_reads(source))
+            return _trace(source, parameters, returns, args, options, assumptions, new_reads(source), probes)
         except Contradiction:
             assumptions.begin_trace()
 
@@ -81,6 +83,7 @@ def _trace(
     options: LanguageOptions,
     assumptions: Assumptions,
     reads: Reads | None,
+    probes: Probes | None,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
     before = context.set_trace(trace)
@@ -90,6 +93,7 @@ def _trace(
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
         t = Tracer(trace, frame, HANDLERS, assumptions)
         t.captures.reads = reads
+        t.probes = probes
         trace.b.begin()
         frame.variables |= declare(t.captures, parameters, args)
         t.random_stream = RandomStream(trace.b)
@@ -97,6 +101,7 @@ def _trace(
         _refuse_assigned_arguments(source, parameters)
         with deep_recursion():
             function_body(t, source.tree.body)
+            t.store_probes()
             collect(t)
         results = _store_result(t, returns)
         body = trace.b.end()

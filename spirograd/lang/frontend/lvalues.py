@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from spirograd.base.dtypes import VOID, i32
+from spirograd.base.dtypes import VOID, i32, u1
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Label, Op, SharedRef, TempRef
 from spirograd.lang import arithmetic, groups, scalar
@@ -19,10 +19,10 @@ from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import component_index
-from spirograd.lang.frontend.runtime_values import Traced, where
+from spirograd.lang.frontend.runtime_values import Traced, emit_if, where
 from spirograd.lang.frontend.view_proxy import Viewed, ViewProxy
 from spirograd.lang.groups import SharedArray
-from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
+from spirograd.lang.indexing import axis_positions, flat_position, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Struct
@@ -211,9 +211,31 @@ class SharedElement(Element):
 class Selection(Lvalue):
     """Several scalars of one element of memory: a slice or a swizzle. The others are neither read nor written."""
 
-    def __init__(self, parts: Sequence[Element], shape: tuple[int, ...]) -> None:
+    def __init__(self, parts: Sequence[Lvalue], shape: tuple[int, ...]) -> None:
         self.parts = list(parts)
         self.shape = shape
+
+    @property
+    def what(self) -> str:  # type: ignore[override]
+        return f"a part of {self.parts[0].what}"
+
+    def index(self, key: object) -> Lvalue:
+        keys = key.entries if isinstance(key, Matrix) else key if isinstance(key, tuple) else (key,)
+        if len(keys) > len(self.shape):
+            return Part(self, "index", key)
+        keys = (*keys, *[slice(None)] * (len(self.shape) - len(keys)))
+        axes = [axis_positions(k, n, self.shape) for k, n in zip(keys, self.shape)]
+        positions = axes[0] if len(axes) == 1 else [flat_position(i, self.shape[1], j) for i in axes[0] for j in axes[1]]
+        parts = [Chosen(self.parts, p) if isinstance(p, Value) else self.parts[p] for p in positions]
+        shape = tuple(len(axis) for axis, k in zip(axes, keys) if isinstance(k, slice))
+        return Selection(parts, shape) if shape else parts[0]
+
+    def member(self, name: str) -> Lvalue:
+        positions = swizzle_of(name)
+        if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
+            return Part(self, "member", name)
+        parts = [self.parts[k] for k in positions]
+        return parts[0] if len(parts) == 1 else Selection(parts, (len(parts),))
 
     def load(self) -> Traced:
         return make([scalar.as_value(part.load()) for part in self.parts], self.shape)
@@ -231,7 +253,48 @@ class Selection(Lvalue):
             part.update(kind, v)
 
     def _values(self, value: object) -> list[Scalar]:
-        return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")
+        return entries_for(value, self.shape, self.what)
+
+
+class SpreadElement(Selection):
+    """An element of a field whose components have no common layout."""
+
+
+class Chosen(Lvalue):
+    """The one of several scalars whose number, ``position``, is known at run time."""
+
+    def __init__(self, parts: Sequence[Lvalue], position: Value) -> None:
+        self.parts = list(parts)
+        self.position = position
+        if scalar.trace_of().options.check_bounds:
+            inside = scalar.bit_and(scalar.greater_equal(position, 0), scalar.less(position, len(parts)))
+            scalar.emit_check("bounds", inside, f"index out of range for a vector of {len(parts)}")
+
+    @property
+    def what(self) -> str:  # type: ignore[override]
+        return self.parts[0].what
+
+    def load(self) -> Traced:
+        return self._of_one(lambda part: scalar.as_value(part.load()))
+
+    def store(self, value: object) -> None:
+        for number, part in enumerate(self.parts):
+            where(scalar.equal(self.position, number), functools.partial(part.store, value))
+
+    def atomic(self, kind: str, value: object) -> Traced:
+        return self._of_one(lambda part: scalar.as_value(part.atomic(kind, value)))
+
+    def update(self, kind: str, value: object) -> None:
+        for number, part in enumerate(self.parts):
+            where(scalar.equal(self.position, number), functools.partial(part.update, kind, value))
+
+    def _of_one(self, result: Callable[[Lvalue], Value], first: int = 0) -> Value:
+        """Emit what ``result`` emits for the part at the position, and return its value."""
+        part, rest = self.parts[first], first + 1
+        if rest == len(self.parts):
+            return result(part)
+        here = scalar.cast(scalar.equal(self.position, first), u1)
+        return emit_if(here, lambda: [result(part)], lambda: [self._of_one(result, rest)])[0]
 
 
 class StructElement(Lvalue):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import index_values
-from spirograd.lang.frontend.lvalues import Element, Lvalue, SharedElement, StructElement
+from spirograd.lang.frontend.lvalues import Element, Lvalue, SharedElement, SpreadElement, StructElement
 from spirograd.lang.frontend.sparse_elements import SparseElement
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.triplet_elements import TripletElement
@@ -27,6 +27,9 @@ def element_of(t: Tracer, base: object, key: object) -> Lvalue | None:
         return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)
     if isinstance(base, SharedArray):
         return SharedElement(base, index_values(key, len(base.shape), base.ref.name, base.shape, fixed=True))
+    if isinstance(base, MatrixField) and base.by_components:
+        parts = [element_of(t, component, key) for component in base.component_fields]
+        return SpreadElement([part for part in parts if isinstance(part, Element)], base.element_shape)
     if isinstance(base, (ScalarField, MatrixField)):
         ref = base.refs()
         t.fields[ref] = base

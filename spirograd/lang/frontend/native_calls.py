@@ -7,6 +7,7 @@ respect go through Python as before.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -43,14 +44,15 @@ class NativeCalls:
 
     ``launch``: takes the arguments of a call, as a tuple, and returns the result if it has launched the kernel, else NotImplemented; it is
     None if no call is prepared. ``device``: the device of the session if compiled code can launch on it. ``most``: the most kinds of calls
-    that are prepared at a time.
+    that are prepared at a time. ``last_write``: for launches of an open tape, see `validity.Record`.
     """
 
-    __slots__ = ("__weakref__", "_missed", "_most", "_patience", "_records", "device", "launch")
+    __slots__ = ("__weakref__", "_last_write", "_missed", "_most", "_patience", "_records", "device", "launch")
 
-    def __init__(self, session: Session | None, most: int = _RECORDS) -> None:
+    def __init__(self, session: Session | None, most: int = _RECORDS, last_write: dict[str, int] | None = None) -> None:
         self.launch: Callable[[tuple[object, ...]], object] | None = None
         self.device = None if session is None else session.native
+        self._last_write = last_write
         self._most = most
         self._records: list[_Record] = []
         self._missed = 0
@@ -84,12 +86,17 @@ class NativeCalls:
             watched.extend(into.mortal)
 
         try:
-            prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result))
+            prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result, self._last_write))
         except (validity.NotPrepared, AttributeError):  # An object of the launch may be gone.
             return
         forget = _forgetter(weakref.ref(self), prepared)
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
         self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
+
+    @property
+    def afterwards(self) -> int:
+        """The number of steps after the launch that was recorded last."""
+        return self._records[0].prepared.afterwards
 
     def forget(self, prepared: object = None) -> None:
         """Drop a record, or all of them."""
@@ -113,7 +120,7 @@ class NativeCalls:
 def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[object], None]:
     def forget(_: object) -> None:
         owner = calls()
-        if owner is not None:
+        if owner is not None and not sys.is_finalizing():  # At the end of the process nothing can be imported, and nothing is launched.
             owner.forget(prepared)
 
     return forget

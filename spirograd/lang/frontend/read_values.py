@@ -16,7 +16,8 @@ import enum
 import functools
 import hashlib
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe
 from spirograd.lang.struct import Struct, StructType
 
+T = TypeVar("T")
 PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 _MOST_VALUES = 20_000  # of one kernel
 _LARGEST_ARRAY = 1 << 22  # bytes of a NumPy array
@@ -102,62 +104,77 @@ class Values:
 _Described = tuple[str, Iterable[object]]
 
 
-@functools.singledispatch
+_BY_CLASS: dict[type, Callable[[object], _Described]] = {}
+
+
 def _described(value: object) -> _Described:
     """Return the text of a value, and the values that it holds, which are described after it."""
+    for cls in type(value).__mro__:
+        describe = _BY_CLASS.get(cls)
+        if describe is not None:
+            return describe(value)
     return _other(value)
+
+
+def _describes(*classes: type) -> Callable[[Callable[[T], _Described]], None]:
+    """Have a function describe the instances of ``classes``, sooner than `functools.singledispatch`, which is slow in a new process."""
+
+    def register(describe: Callable[[T], _Described]) -> None:
+        _BY_CLASS.update(dict.fromkeys(classes, cast("Callable[[object], _Described]", describe)))
+
+    return register
 
 
 def _name(value: type | types.FunctionType) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-@_described.register(type)
+@_describes(type)
 def _(value: type) -> _Described:
     if type(value) not in (type, abc.ABCMeta, enum.EnumMeta) and not value.__module__.startswith("spirograd."):
         raise Unrecordable(f"it reads the class `{value.__name__}`, whose metaclass may do anything")
     return f"class {_name(value)}", list(value) if isinstance(value, enum.EnumMeta) else ()
 
 
-@_described.register(types.ModuleType)
+@_describes(types.ModuleType)
 def _(value: types.ModuleType) -> _Described:
     return f"module {value.__name__}", ()
 
 
-@_described.register(types.FunctionType)
+@_describes(types.FunctionType)
 def _(value: types.FunctionType) -> _Described:
     return f"function {_name(value)}", (value.__defaults__, value.__kwdefaults__)
 
 
-@_described.register(types.MethodType)
+@_describes(types.MethodType)
 def _(value: types.MethodType) -> _Described:
     return "method", (value.__func__, value.__self__)
 
 
-@_described.register(types.BuiltinFunctionType)
+@_describes(types.BuiltinFunctionType)
 def _(value: types.BuiltinFunctionType) -> _Described:
     owner = value.__self__
     return f"builtin {value.__qualname__}", () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
 
 
-@_described.register(functools.partial)
+@_describes(functools.partial)
 def _(value: functools.partial[object]) -> _Described:
     return "partial", (value.func, value.args, value.keywords)
 
 
-@_described.register(Func)
+@_describes(Func)
 def _(value: Func) -> _Described:
     function = value.function
     assert isinstance(function, types.FunctionType)
     return f"{type(value).__name__} {_name(function)}", (function.__defaults__, function.__kwdefaults__)
 
 
-@_described.register(BoundFunc)
+@_describes(BoundFunc)
 def _(value: BoundFunc) -> _Described:
     return "bound", (value.func, value.instance)
 
 
-@_described.register(enum.Enum)
+@_describes(enum.Enum)
 def _(value: enum.Enum) -> _Described:
     return f"enum {_name(type(value))}.{value.name}", (value.value,)
 
@@ -165,24 +182,24 @@ def _(value: enum.Enum) -> _Described:
 # --- numbers and containers ----------------------------------------------------------------------------------------------------
 
 
-@_described.register(np.generic)
+@_describes(np.generic)
 def _(value: object) -> _Described:
     assert isinstance(value, np.generic)
     return f"number {value.dtype.str} {value.tobytes().hex()}", ()
 
 
-@_described.register(np.dtype)
+@_describes(np.dtype)
 def _(value: object) -> _Described:
     assert isinstance(value, np.dtype)
     return f"dtype {value.str}", ()
 
 
-@_described.register(np.ufunc)
+@_describes(np.ufunc)
 def _(value: np.ufunc) -> _Described:
     return f"ufunc {value.__name__}", ()
 
 
-@_described.register(np.ndarray)
+@_describes(np.ndarray)
 def _(value: object) -> _Described:
     assert isinstance(value, np.ndarray)
     if type(value) is not np.ndarray or value.dtype.kind not in "biufcSU" or value.nbytes > _LARGEST_ARRAY:
@@ -190,30 +207,28 @@ def _(value: object) -> _Described:
     return f"array {value.dtype.str} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}", ()
 
 
-@_described.register(tuple)
+@_describes(tuple)
 def _(value: tuple[object, ...]) -> _Described:
     if type(value) is not tuple and not hasattr(value, "_fields"):
         raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
     return f"{_name(type(value))} {len(value)}", value
 
 
-@_described.register(list)
-@_described.register(set)
-@_described.register(frozenset)
-def _(value: list[object] | set[object] | frozenset[object]) -> _Described:
+@_describes(list, set, frozenset)
+def _(value: object) -> _Described:
+    assert isinstance(value, (list, set, frozenset))
     if type(value) not in (list, set, frozenset):
         raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
     return f"{type(value).__name__} {len(value)}", value
 
 
-@_described.register(range)
-@_described.register(slice)
+@_describes(range, slice)
 def _(value: object) -> _Described:
     assert isinstance(value, (range, slice))
     return type(value).__name__, (value.start, value.stop, value.step)
 
 
-@_described.register(dict)
+@_describes(dict)
 def _(value: dict[object, object]) -> _Described:
     if type(value) is not dict:
         raise Unrecordable(f"it reads an instance of `{type(value).__name__}`")
@@ -223,33 +238,33 @@ def _(value: dict[object, object]) -> _Described:
 # --- objects of the language -----------------------------------------------------------------------------------------------------
 
 
-@_described.register(DType)
+@_describes(DType)
 def _(value: DType) -> _Described:
     return f"type {value.name}", ()
 
 
-@_described.register(MatrixType)
+@_describes(MatrixType)
 def _(value: MatrixType) -> _Described:
     return f"type {value.shape} {value.entry_dtype}", ()
 
 
-@_described.register(StructType)
+@_describes(StructType)
 def _(value: StructType) -> _Described:
     text = f"struct type {value.name} {list(value.members)} {list(value.methods)}"
     return text, (*value.members.values(), *value.methods.values(), getattr(value, "defaults", None))
 
 
-@_described.register(Matrix)
+@_describes(Matrix)
 def _(value: Matrix) -> _Described:
     return f"matrix {value.shape}", value.entries
 
 
-@_described.register(Struct)
+@_describes(Struct)
 def _(value: Struct) -> _Described:
     return f"struct {list(value.entries)} {list(value.methods)}", (*value.entries.values(), *value.methods.values())
 
 
-@_described.register(Field)
+@_describes(Field)
 def _(value: Field) -> _Described:
     if isinstance(value, StructField):
         names = [list(value.members), list(value.methods)]
@@ -257,16 +272,12 @@ def _(value: Field) -> _Described:
     return "field", ()
 
 
-@_described.register(Ndarray)
+@_describes(Ndarray)
 def _(value: Ndarray) -> _Described:
     return f"ndarray {array_signature(value)}", ()
 
 
-@_described.register(NdarrayType)
-@_described.register(Template)
-@_described.register(TripletsType)
-@_described.register(Reference)
-@_described.register(FunctionArgument)
+@_describes(NdarrayType, Template, TripletsType, Reference, FunctionArgument)
 def _(value: object) -> _Described:
     return f"{type(value).__name__} {value!r} {getattr(value, 'boundary', '')}", ()
 
@@ -334,6 +345,8 @@ def field_text(field: ScalarField | MatrixField, laid_out: bool | None = None) -
     text = f"{type(field).__name__} {field.key} {field.role} {field.dtype} {field.element_shape} {field.needs_grad} {field.needs_dual}"
     if not laid_out:
         return f"open {text}"
+    if isinstance(field, MatrixField) and field.by_components:
+        raise Unrecordable(f"it uses the field `{field.name}`, whose components have layouts of their own")
     if field.sparse_path or field.hidden or field.tree.regions is not None:
         raise Unrecordable(f"it uses the field `{field.name}` of a sparse tree")
     place = f"{field.tree.id} {field.shape} {field.origin} {field.decode()} {field.addresses} {field.layout}"

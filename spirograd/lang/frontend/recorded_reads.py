@@ -7,13 +7,10 @@ the result of a Python function that runs while compiling, makes the trace `refu
 
 from __future__ import annotations
 
-import builtins
 import enum
-import hashlib
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +19,11 @@ from spirograd.ir.nodes import FieldRef
 from spirograd.lang import forms
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.call_targets import func_of
 from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values, compares_by_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
+from spirograd.lang.frontend.trace_events import Event, code_of, digest, looked_up, signature_of
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe
 from spirograd.lang.struct import Struct
@@ -39,25 +36,6 @@ _PURE = frozenset((
 _OF_CLASSES = (isinstance, issubclass, type, callable)
 _ARITHMETIC = (np.ufunc, np.dtype)
 _MISSING = object()
-
-
-class Event(NamedTuple):
-    """One read.
-
-    ``kind``: "name" that a function sees, "attribute", "item", "array" that a variable holds, "look" (an attribute that Python reads, which
-    may be missing), "call" of a function that gives an object of the session, or "source" of a function. ``base``: the number of the
-    function or object. ``name``: the name, if there is one. ``key``: of an item the key, or a list of its parts; of a source, how many
-    lines of the file were compared, and their hash. ``loc``: where the kernel reads. ``text``: what messages call it. ``named``: the name
-    that a field gets by it.
-    """
-
-    kind: str
-    base: int
-    name: str = ""
-    key: object = None
-    loc: Loc | None = None
-    text: str = ""
-    named: str = ""
 
 
 class Reads:
@@ -83,7 +61,7 @@ class Reads:
         base = self.values.number(function)
         if base is not None:
             self._event(Event("name", base, name, None, loc), value)
-        elif not _of_library(function) or name in _code(function).co_freevars:
+        elif not _of_library(function) or name in code_of(function).co_freevars:
             self.refuse(f"it reads `{name}` in a function that Python made while compiling")
 
     def attribute(self, owner: object, name: str, value: object, text: str, reachable: bool, loc: Loc | None) -> None:
@@ -190,11 +168,6 @@ def _same(before: object, now: object) -> bool:
     return repr(before) == repr(now) if type(now) in PLAIN else isinstance(now, (BoundFunc, types.MethodType)) and before == now
 
 
-def looked_up(owner: object, name: str) -> object:
-    """Return an attribute as Python finds it; a string of its own kind if it is missing."""
-    return getattr(owner, name, ("<missing>",))
-
-
 def _is_of_trace(value: object) -> bool:
     """Return whether ``value`` is an object of the trace itself, which follows from what was recorded."""
     if isinstance(value, (Value, Matrix, Struct, list, tuple, dict, set, range, slice, np.generic)):
@@ -235,66 +208,13 @@ def _is_data(value: object) -> bool:
 def lines_of(source: Source, text: Text) -> int:
     """Return how many lines of the file, from the first of the function, decide what the function is: its own, and those after it up to the
     first that is neither empty nor a comment, which ends it. 0 means all of the file."""
-    first = _code(source.function).co_firstlineno - 1
+    first = code_of(source.function).co_firstlineno - 1
     if source.name == "<lambda>":
         return 0
     end = (source.tree.end_lineno or 0) + source.line_offset
     while end < len(text.lines) and text.lines[end].strip()[:1] in ("", "#", ")"):
         end += 1
     return end + 1 - first
-
-
-def digest(function: object, text: Text, count: int, signature: str) -> str:
-    """Return the hash of ``count`` lines of a function, see `lines_of`, of where it stands, and of its ``signature``."""
-    code = _code(function)
-    first = code.co_firstlineno - 1 if count else 0
-    lines = text.lines[first : first + count] if count else text.lines
-    parts = (text.file, str(code.co_firstlineno), str(len(lines)), signature, "".join(lines))
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def signature_of(func: Func) -> str:
-    """Return the annotations of a function as text: types by what they are, others by name."""
-    values, parts = Values(), list[str]()
-    signature = func.signature
-    for name, annotation in [*((p.name, p.annotation) for p in signature.parameters.values()), ("return", signature.return_annotation)]:
-        try:
-            values.add(annotation)
-        except Unrecordable:
-            parts.append(f"{type(annotation).__qualname__} {getattr(annotation, '__name__', '')}")
-        parts.append(f"{name} {len(values.texts)}")
-    return "\0".join([*parts, *values.texts])
-
-
-# --- reading again -----------------------------------------------------------------------------------------------------------
-
-
-def read_name(function: object, name: str) -> object:
-    """Return what ``function`` sees under a name. Raises LookupError or ValueError if it sees nothing."""
-    assert isinstance(function, types.FunctionType)
-    code = function.__code__
-    if name in code.co_freevars:
-        cells = function.__closure__ or ()
-        return cells[code.co_freevars.index(name)].cell_contents
-    return function.__globals__[name] if name in function.__globals__ else vars(builtins)[name]
-
-
-def python_function(value: object) -> types.FunctionType:
-    """Return the function of Python that a described function is, or was made of."""
-    function = value.function if isinstance(value, Func) else value
-    assert isinstance(function, types.FunctionType)
-    return function
-
-
-def _code(function: object) -> types.CodeType:
-    assert isinstance(function, types.FunctionType)
-    return function.__code__
-
-
-def text_and_signature(value: object) -> tuple[Text | None, str]:
-    """Return the text of a described function, and its signature as text."""
-    func = value if isinstance(value, Func) else func_of(python_function(value))
-    return func._text, signature_of(func)
 
 
 def fields_described(values: Values, fields: Mapping[FieldRef, ScalarField]) -> list[tuple[int, FieldRef, ScalarField]]:

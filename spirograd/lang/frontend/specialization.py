@@ -145,7 +145,10 @@ class Specialization:
         returns = self.returns
         if returns is None:
             return lambda values: None
-        return lambda values: leaves.build(returns, list(values))
+        kinds = leaves.host_types(returns)
+        if not any(kinds):
+            return lambda values: leaves.build(returns, values)
+        return lambda values: leaves.build(returns, [value if kind is None else kind(value) for kind, value in zip(kinds, values)])
 
 
 def _with_members(obj: object) -> Iterator[object]:

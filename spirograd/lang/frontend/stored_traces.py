@@ -15,33 +15,25 @@ import sys
 import types
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import numpy as np
 
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel
-from spirograd.ir.text import parse, to_text
+from spirograd.ir.text import parse
 from spirograd.lang import context
 from spirograd.lang.context import Trace
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.frontend.captures import Captures
-from spirograd.lang.frontend.kernel_tracing import TracedKernel, declare, result_of
+from spirograd.lang.frontend.kernel_tracing import declare, result_of
 from spirograd.lang.frontend.parameters import Parameter
 from spirograd.lang.frontend.read_values import PLAIN, Differs, Unrecordable, Values, field_text
-from spirograd.lang.frontend.recorded_reads import (
-    Event,
-    Reads,
-    digest,
-    fields_described,
-    looked_up,
-    python_function,
-    read_name,
-    text_and_signature,
-)
 from spirograd.lang.frontend.texts import Text
+from spirograd.lang.frontend.trace_events import Event, digest, looked_up, python_function, read_name, text_and_signature
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import ValueType
 
@@ -49,14 +41,37 @@ if TYPE_CHECKING:
     import inspect
 
     from spirograd.base.arguments import Plan
+    from spirograd.lang.frontend.recorded_reads import Reads
     from spirograd.lang.frontend.source import Source
     from spirograd.lang.session_protocol import Session
 
-_MOST_ENTRIES = 16  # under one name: the newest ones
+    LocRow = tuple[str, int, int, int, int, str, int]
+
+    class Row(TypedDict):
+        """An entry, as it is stored.
+
+        ``events`` and ``texts``: the reads and the values; ``fields``: number, reference (if the kernel accesses it) and text of each
+        field; ``args``: the flat arguments; ``warnings``: for the user; ``locs``: the source locations that ``events`` name by number;
+        ``key``: of the compiled kernel; ``ir``: the name of its IR; ``tasks`` and ``task_locs``: the locations of its tasks.
+        """
+
+        events: list[list[object]]
+        texts: list[str]
+        fields: list[tuple[int, str | None, str]]
+        args: str
+        warnings: list[str]
+        locs: list[LocRow]
+        key: str
+        ir: str
+        tasks: list[int]
+        task_locs: list[LocRow]
+
+
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, zlib.error)
 
 
-class Traced(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Traced:
     """The function of a kernel. ``text``: the text that it comes from; ``part``: see `Kernel.traced_part`."""
 
     function: types.FunctionType
@@ -71,7 +86,8 @@ class Call:
 
     def __init__(self, session: Session, kernel: Traced, args: Sequence[object], options: LanguageOptions) -> None:
         self.session, self.args, self.options = session, args, options
-        self.function, self.text, self._part, self.parameters, signature = kernel
+        self.function, self.text, self._part, self.parameters = kernel.function, kernel.text, kernel.part, kernel.parameters
+        signature = kernel.signature
         self.returns = signature.return_annotation
         self._annotations = [p.annotation for p in signature.parameters.values()]
         self.name = None if self.text is None else session.name_of_trace(self._named(self._declared()))
@@ -101,6 +117,8 @@ class Call:
         """Return the reads of a trace that begins: the kernel, and the arguments that are known while compiling."""
         if self.name is None:
             return None
+        from spirograd.lang.frontend.recorded_reads import Reads  # A process whose traces are in the cache records none.
+
         reads = Reads()
         for value in self.roots():
             reads.root(value)
@@ -129,118 +147,6 @@ def _code_text(code: types.CodeType) -> str:
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# --- storing -----------------------------------------------------------------------------------------------------------------
-
-
-_LocRow = tuple[str, int, int, int, int, str, int]
-
-
-class _Row(TypedDict):
-    """An entry, as it is stored. ``events`` and ``texts``: the reads and the values; ``fields``: number, reference (if the kernel accesses
-    it) and text of each field; ``args``: the flat arguments; ``warnings``: for the user; ``locs``: the source locations that ``events``
-    name by number; ``key``: of the compiled kernel; ``ir``: the name of its IR; ``tasks`` and ``task_locs``: the locations of its tasks."""
-
-    events: list[list[object]]
-    texts: list[str]
-    fields: list[tuple[int, str | None, str]]
-    args: str
-    warnings: list[str]
-    locs: list[_LocRow]
-    key: str
-    ir: str
-    tasks: list[int]
-    task_locs: list[_LocRow]
-
-
-class Entry(NamedTuple):
-    """An entry to store. ``name``: of the trace, which may have several entries; ``row``: with what is known before the kernel is compiled;
-    ``text``: the compressed IR."""
-
-    name: str
-    row: _Row
-    text: bytes
-
-
-def entry_of(call: Call, traced: TracedKernel) -> Entry | None:
-    """Return the entry for a trace; None if it is not kept."""
-    reads = traced.captures.reads
-    if call.name is None or reads is None or reads.refused:
-        return None
-    try:
-        fields = _texts_of_fields(reads.values, traced.fields)
-    except Unrecordable as error:
-        reads.refuse(str(error))
-        return None
-    locs = _Locs()
-    row: _Row = {
-        "events": [[*e[:4], locs.number(e.loc), *e[5:]] for e in reads.events],
-        "texts": reads.values.texts,
-        "fields": fields,
-        "args": repr(traced.captures.declarations.args),
-        "warnings": list(traced.warnings.values()),
-        "locs": locs.rows,
-        "key": "",
-        "ir": "",
-        "tasks": [],
-        "task_locs": [],
-    }
-    row["ir"] = f"ir\0{call.name}\0{hashlib.sha256(repr(row).encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return Entry(call.name, row, zlib.compress(to_text(traced.kernel, locs=True).encode("utf-8", "surrogatepass"), 1))
-
-
-class PrepareAndStore:
-    """Prepares the launch of a kernel that was traced, and stores the trace, which is then forgotten here."""
-
-    def __init__(self, session: Session, entry: Entry | None) -> None:
-        self._session, self._entry = session, entry
-
-    def __call__(self, kernel: Kernel) -> Plan:
-        session, entry = self._session, self._entry
-        plan = session.prepare(kernel)
-        if entry is not None:
-            locs, row = _Locs(), entry.row
-            row["key"] = plan.compiled.key
-            row["tasks"] = [locs.number(loc) for loc in (plan.locations() if plan.locations is not None else ())]
-            row["task_locs"] = locs.rows
-            others = [other for other in _entries(session, entry.name) if other["ir"] != row["ir"]]
-            session.store_trace(row["ir"], entry.text)
-            session.store_trace(entry.name, json.dumps([row, *others[: _MOST_ENTRIES - 1]], separators=(",", ":")).encode())
-            self._entry = None
-        return plan
-
-
-def prepare_recalled(session: Session, stored: StoredKernel) -> Plan:
-    """Prepare the launch of a kernel whose trace was in the cache."""
-    plan = session.recall(stored.key, stored.locations, lambda: stored.parsed)
-    return session.prepare(stored.parsed) if plan is None else plan
-
-
-def _texts_of_fields(values: Values, accessed: Mapping[FieldRef, ScalarField]) -> list[tuple[int, str | None, str]]:
-    """Return (number, name in the IR or None, text) of each field that was read, those that the kernel accesses first."""
-    used = {number: (ref, field) for number, ref, field in fields_described(values, accessed)}
-    out: list[tuple[int, str | None, str]] = [(number, repr(ref), field_text(field)) for number, (ref, field) in used.items()]
-    others = [(k, f) for k, f in enumerate(values.objects) if isinstance(f, ScalarField) and k not in used]
-    return [*out, *[(number, None, field_text(field)) for number, field in others]]
-
-
-class _Locs:
-    """Source locations as numbers of rows; the last number of a row is that of the call that inlined it."""
-
-    def __init__(self) -> None:
-        self.rows: list[_LocRow] = []
-        self._numbers: dict[int, tuple[int, Loc]] = {}
-
-    def number(self, loc: Loc | None) -> int:
-        if loc is None:
-            return -1
-        known = self._numbers.get(id(loc))
-        if known is None:
-            caller = self.number(loc.caller)
-            self.rows.append((loc.file, loc.line, loc.col, loc.end_line, loc.end_col, loc.function, caller))
-            known = self._numbers[id(loc)] = len(self.rows) - 1, loc
-        return known[0]
-
-
 # --- recalling ---------------------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +162,8 @@ class StoredKernel:
         return parse(zlib.decompress(self._ir).decode("utf-8", "surrogatepass"))
 
 
-class RecalledTrace(NamedTuple):
+@dataclass(slots=True, eq=False)
+class RecalledTrace:
     """A trace from the cache: what `TracedKernel` has."""
 
     kernel: StoredKernel
@@ -270,7 +177,7 @@ def recall(call: Call) -> RecalledTrace | None:
     """Return the trace for a call from the cache; None if there is none whose reads give the same."""
     if call.name is None:
         return None
-    for entry in _entries(call.session, call.name):
+    for entry in entries(call.session, call.name):
         try:
             return _replayed(call, entry)
         except (Differs, Unrecordable, *_UNREADABLE):
@@ -278,18 +185,18 @@ def recall(call: Call) -> RecalledTrace | None:
     return None
 
 
-def _entries(session: Session, name: str) -> list[_Row]:
+def entries(session: Session, name: str) -> list[Row]:
     data = session.stored_trace(name)
     if data is None:
         return []
     try:
-        rows: list[_Row] = json.loads(data)
+        rows: list[Row] = json.loads(data)
         return rows
     except _UNREADABLE:
         return []
 
 
-def _replayed(call: Call, entry: _Row) -> RecalledTrace:
+def _replayed(call: Call, entry: Row) -> RecalledTrace:
     """Repeat the reads of an entry. Raises `Differs` or another error if one gives something else."""
     locs, values = _locs_of(entry["locs"]), Values(entry["texts"])
     events = [_event(row, locs) for row in entry["events"]]
@@ -306,9 +213,11 @@ def _replayed(call: Call, entry: _Row) -> RecalledTrace:
         field = values.objects[number]
         assert isinstance(field, ScalarField)
         if name is not None:
-            fields[field.refs()] = field
-        if (name is not None and repr(field.refs()) != name) or field_text(field) != text:
+            field.snode.tree.settle()  # As the trace did: until then the field has no layout.
+        if field_text(field) != text or (name is not None and repr(field.refs()) != name):
             raise Differs
+        if name is not None:
+            fields[field.refs()] = field
     ir = call.session.stored_trace(entry["ir"])
     if ir is None:
         raise Differs
@@ -377,7 +286,7 @@ def _event(row: list[object], locs: list[Loc]) -> Event:
     return Event(kind, base, name, key, _loc(locs, loc), text, named)
 
 
-def _locs_of(rows: Sequence[_LocRow]) -> list[Loc]:
+def _locs_of(rows: Sequence[LocRow]) -> list[Loc]:
     out: list[Loc] = []
     for file, line, col, end_line, end_col, function, caller in rows:
         out.append(Loc(file, line, col, end_line, end_col, function, None if caller < 0 else out[caller]))
@@ -386,3 +295,9 @@ def _locs_of(rows: Sequence[_LocRow]) -> list[Loc]:
 
 def _loc(locs: list[Loc], number: int) -> Loc | None:
     return None if number < 0 else locs[number]
+
+
+def prepare_recalled(session: Session, stored: StoredKernel) -> Plan:
+    """Prepare the launch of a kernel whose trace was in the cache."""
+    plan = session.recall(stored.key, stored.locations, lambda: stored.parsed)
+    return session.prepare(stored.parsed) if plan is None else plan

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError, render
 from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
@@ -26,6 +26,7 @@ from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.runtime_values import Traced
 from spirograd.lang.frontend.unsupported import unsupported
+from spirograd.lang.probes import Probe, Probes
 from spirograd.lang.scalar import Value
 
 # Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
@@ -102,6 +103,8 @@ class Tracer:
         self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
         self.temps = 0  # how many names of memory were given
+        self.probes: Probes | None = None  # of kernel coverage, if it is measured
+        self._probes_at_end: list[Probe] = []
 
     # --- dispatch ----------------------------------------------------------------------------------------------------------
 
@@ -128,6 +131,31 @@ class Tracer:
             yield
         finally:
             self.in_static = before
+
+    # --- kernel coverage ---------------------------------------------------------------------------------------------------
+
+    def reached(self, node: ast.stmt, skipped: bool = False) -> None:
+        """Emit the probe of a statement. ``skipped``: that of the path on which an `if` runs nothing."""
+        if self.probes is None or self.frame.source.of_library:
+            return
+        loc = self.frame.loc(node)
+        probe = Probe(loc.file, loc.line, skipped)
+        if self.b.depth == 1 and self.random_stream is not None:  # It runs in each launch; a store here would be a task.
+            self._probes_at_end.append(probe)
+        else:
+            self._store_probe(probe)
+
+    def store_probes(self) -> None:
+        """Emit the probes of the statements at the top level of the kernel."""
+        for probe in dict.fromkeys(self._probes_at_end):
+            self._store_probe(probe)
+
+    def _store_probe(self, probe: Probe) -> None:
+        assert self.probes is not None
+        field, index = self.probes.element(probe)
+        ref = field.refs()
+        self.fields[ref] = field
+        self.b.store(ref, self.b.const(index, i32), self.b.const(1, i32))
 
     # --- source locations --------------------------------------------------------------------------------------------------
 

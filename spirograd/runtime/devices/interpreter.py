@@ -17,32 +17,22 @@ import numpy as np
 
 from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.caps import COMBINATIONS, Capabilities
+from spirograd.base.caps import COMBINATIONS, COMMON
 from spirograd.base.device import Buffer, Device, DeviceInfo, TaskTime
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.matrix_shapes import SHAPES
+from spirograd.base.records import replace
 from spirograd.base.wording import over_limit
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32
 
-CAPS = Capabilities(
+CAPS = replace(
+    COMMON,
     target_name="interpreter",
-    int8=True,
-    int16=True,
-    int64=True,
-    float16=True,
-    float64=True,
-    storage8=True,
-    storage16=True,
-    atomic_int64=True,
-    atomic_f32_add=True,
     atomic_f32_minmax=True,
-    atomic_f64_add=True,
-    buffer_address=True,
     subgroup_size=1,
-    subgroup_ballot=True,
     subgroup_reductions=COMBINATIONS,
     subgroup_scans=COMBINATIONS,
     matrix_shapes=tuple(SHAPES),

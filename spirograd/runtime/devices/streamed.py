@@ -240,6 +240,10 @@ class StreamedDevice(ABC):
         It is called after uploads, fills and copies, in the same turn; a subclass whose launches need it calls it after launches, too.
         """
 
+    def _is_timed(self) -> bool:
+        """Return whether timestamps can be written where work goes now."""
+        return True
+
     # --- waits ---
 
     def synchronize(self) -> None:
@@ -276,7 +280,8 @@ class StreamedDevice(ABC):
             raise SpirogradRuntimeError(self._trouble)
 
     def _lose(self, error: DeviceLost) -> NoReturn:
-        """Record that the device is lost, and raise DeviceLost."""
+        """Record that the device is lost, and raise an error."""
+        validity.renew()
         self._trouble = f"the {self.api} device {error.outcome}. The driver says: {error}"
         raise SpirogradRuntimeError(self._trouble) from error
 

@@ -18,8 +18,9 @@ from spirograd.runtime.native.state import MOST_BLOCK_BYTES, RESULT, STATE_BYTES
 # The words of a record, by byte offset; ``LOCKED``, ``AFTER`` and ``TEMPLATE`` are offsets in it. Then follow the steps before the launch,
 # the steps under the outer lock, the steps after the launch, and an argument block, which the steps complete.
 (
-    NBYTES, EPOCH, COUNT, BLOCK_BYTES, FUNCTION, CONTEXT, OUTER_ACQUIRE, OUTER_RELEASE, ACQUIRE, RELEASE, LOCKED, AFTER, TEMPLATE, BEFORE,
-) = range(0, 112, 8)  # fmt: skip
+    NBYTES, EPOCH, SUSPENSIONS, COUNT, BLOCK_BYTES, FUNCTION, CONTEXT, OUTER_ACQUIRE, OUTER_RELEASE, ACQUIRE, RELEASE, LOCKED, AFTER,
+    TEMPLATE, BEFORE,
+) = range(0, 120, 8)  # fmt: skip
 STEP_BYTES = 32
 _NEXT = 1  # In place of a result: the record does not fit.
 
@@ -98,8 +99,8 @@ def _walk(s: int, first: int) -> bool:
 
 
 def _holds(record: int) -> bool:
-    """Return whether the epoch of a record is the current one, and launches need not go through Python: see `validity`."""
-    return i64[linked.sg_validity] == i64[record + EPOCH] and i64[linked.sg_validity + 8] == 0
+    """Return whether the epoch of a record is the current one, and as many `validity.suspend` calls are open as for the record."""
+    return i64[linked.sg_validity] == i64[record + EPOCH] and i64[linked.sg_validity + 8] == i64[record + SUSPENSIONS]
 
 
 def _take(acquire: int) -> bool:

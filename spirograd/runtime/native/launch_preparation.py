@@ -37,13 +37,14 @@ _NOWHERE = MOST_BLOCK_BYTES - 8
 class Prepared:
     """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
 
-    ``about``: equal for records of the same calls.
+    ``about``: equal for records of the same calls. ``afterwards``: the number of steps after the launch.
     """
 
     number: int
     record: bytes
     objects: tuple[object, ...]
     about: tuple[object, ...]
+    afterwards: int
 
 
 class LaunchSteps:
@@ -308,10 +309,11 @@ class LaunchSteps:
         after_at = locked_at + len(locked)
         block_at = after_at + len(after)
         nbytes, of = len(self._block), self._record
-        words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
+        suspensions = 0 if of.last_write is None else 1  # that of the open tape
+        words = (block_at + nbytes, of.number, suspensions, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
         record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
-        return Prepared(self._record.number, record, (*self._objects, *keep), about)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about, len(after) // STEP_BYTES - 1)
 
     def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)

@@ -1,5 +1,4 @@
-"""A check of barriers and operations on tiles in control flow that threads of a group leave one by one, as far as it is known at compile
-time."""
+"""A compile-time check that barriers and operations on tiles are not in control flow in which the threads of a group diverge."""
 
 from __future__ import annotations
 
@@ -11,18 +10,18 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.pass_context import PassContext
 
-# Operations that all threads of a group must reach together, their names for users, and advice.
+# Operations that all threads of a group must reach together, with their names and advice for users.
 _TOGETHER = (
     (frozenset((ops.workgroup_barrier,)), "a barrier", "put `block.sync()` where"),
     (ops.TILES, "an operation on a tile", "move it to where"),
 )
-# The most threads whose conditions are evaluated.
+# The largest number of threads whose conditions are evaluated.
 _MOST = 2048
 
 
 def check_barriers(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Return ``kernel`` unchanged. Raise SpirogradSyntaxError for such an operation in a branch or a `for` whose condition or bounds follow
-    from the index and constants alone, and differ between the threads of a group."""
+    """Return ``kernel`` unchanged. Raise SpirogradSyntaxError for such an operation in a branch or a `for` whose condition or bounds depend
+    on the index and constants only, and differ between the threads of a group."""
     for op in kernel.body.ops:
         if op.code is ops.for_ and op.attr.grouped and _in(op.regions):
             begin, end = op.args
@@ -32,7 +31,7 @@ def check_barriers(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _groups(begin: Op, end: Op, size: int) -> Iterator[range]:
-    """Return the indices of all groups, or, if there are many, of the first and of the last, as far as they are known."""
+    """Yield the indices of each group, or, if there are many groups, of the first and the last one; nothing if they are unknown."""
     if begin.code is not ops.const:
         return
     first, last = begin.attr, end.attr if end.code is ops.const else begin.attr + size
@@ -53,9 +52,9 @@ def _check(region: Region, index: Op, groups: Sequence[range]) -> None:
                     other = next(k for k, value in enumerate(values) if value != values[0])
                     what, mend = problem
                     raise SpirogradSyntaxError(
-                        f"{what} in here is not reached by all threads of a group together: threads 0 and {other} go different ways",
+                        f"not all threads of a group reach {what} in here together: threads 0 and {other} diverge",
                         op.loc,
-                        f"{mend} all threads of a group get to, and the work of some of them in an `if` without it",
+                        f"{mend} all threads of a group reach it, and put the work of single threads in an `if` without it",
                     )
         for inner in op.regions:
             _check(inner, index, groups)

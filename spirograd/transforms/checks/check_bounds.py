@@ -29,7 +29,8 @@ class _CheckBounds(Rewriter):
             self.handlers[code] = self._component
 
     def _component(self, op: Op) -> Op:
-        """Check an element of a local vector or matrix. Out of range it is any element, so nothing need be skipped."""
+        """Check an access to an element of a local vector or matrix. An index out of range accesses some element, so the access need not be
+        skipped."""
         new = self.copy(op)
         vector, index = new.args[:2]
         assert isinstance(vector.type, Vec)
@@ -70,7 +71,7 @@ class _CheckBounds(Rewriter):
         return [*outer, *ref.element_shape]
 
     def _inside(self, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]) -> Op | None:
-        """Return whether all indices are in range, or None if they surely are."""
+        """Return whether all indices are in range, or None if they are known to be."""
         b = self.b
         inside: Op | None = None
         for index, low, extent in zip(indices, origin, extents):
@@ -94,7 +95,7 @@ def _dtype(op: Op) -> DType:
 def _site(
     op: Op, ref: FieldRef | ArrayRef | SharedRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]
 ) -> FaultSite:
-    """Return the site, whose message has the value and the range of every index."""
+    """Return the fault site, whose message shows the value and the range of each index."""
     shown = ", ".join([f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(len(indices))])
     ranges, operand = [], len(indices)
     for low, extent in zip(origin, extents):

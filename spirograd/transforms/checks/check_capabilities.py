@@ -1,4 +1,4 @@
-"""A check of capabilities, which rejects operations that the device lacks."""
+"""A check of capabilities: rejects types, nesting and group memory that the device does not support."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TYPE_NEEDS = {
     "f64": ("float64", "64-bit floats"),
 }
 
-# Bytes of the stack of a thread of the CPU that a group may use. Threads have 8 MiB on Linux, of which callers have used some.
+# Bytes of a CPU thread's stack that a group may use. The stack has 8 MiB on Linux, some of which callers already use.
 _STACK = 4 << 20
 
-_FLATTEN = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
+_FLATTEN = "use separate `if`s or a loop over a table: each `elif` nests in the `else` before it, and each operand of `and` in an `if`"
 
 
 def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -58,26 +58,25 @@ def _refuse_addresses(kernel: Kernel, caps: Capabilities) -> None:
 
 
 def _check_memory(task: Op, caps: Capabilities) -> None:
-    """Check the memory of a group on the CPU: values that threads keep between barriers lie beside its shared arrays, see
-    `fission_groups`."""
+    """Check the memory of a group. On the CPU it includes the values that threads keep across barriers, see `fission_groups`."""
     arrays = {ref for region in task.regions for _, ref in region.accesses if isinstance(ref, SharedRef)}
     taken = sum(ref.length * ref.dtype.size for ref in arrays)
     what, most = "the shared arrays of this loop take", caps.shared_memory
     if not caps.target.invocations:
-        what, most = "the shared arrays of this loop, and what its threads keep from one barrier to the next, take", _STACK
+        what, most = "the shared arrays of this loop and the values that its threads keep across barriers take", _STACK
     if taken > most:
-        message = f"{what} {taken:,} bytes; this device has {most:,} for a group"
+        message = f"{what} {taken:,} bytes; a group may use {most:,} on this device"
         raise SpirogradUnsupportedError(message, task.loc, "use smaller groups, or arrays of narrower numbers")
 
 
 class _Nesting:
-    """A check of the nesting of control flow. It rejects an `if` or a loop inside ``limit`` others, which include those around the call of
-    its function, because drivers inline calls."""
+    """A check of the nesting of control flow. It rejects an `if` or a loop inside ``limit`` others. Those around a call of its function
+    count, because drivers inline calls."""
 
     def __init__(self, kernel: Kernel, limit: int) -> None:
         self.limit = limit
         self.functions = {f.name: f for f in kernel.functions}
-        self.checked: set[tuple[str, int]] = set()  # functions, with the depth of a call
+        self.checked: set[tuple[str, int]] = set()  # functions, with the depth of the call
 
     def check(self, region: Region, depth: int = 0) -> None:
         for op in region.ops:

@@ -1,4 +1,4 @@
-"""Checks after loops that they ran to their ends, for drivers that end loops early."""
+"""Checks that loops ran to completion, for drivers that end loops early."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.native_atomics import strategies_of
 from spirograd.transforms.pass_context import PassContext
 
-# If memory limits the thread slots, an invocation may do the work of many.
+# If memory limits the number of thread slots, an invocation may run the iterations of many.
 _REMEDY = (
-    "; with more memory for adstacks, `init(ad_memory_GB=)`, more invocations share the iterations, and with fewer iterations in one "
-    "launch each has less to do"
+    "; give adstacks more memory with `init(ad_memory_GB=)`, so that more invocations share the iterations, or run fewer iterations in a "
+    "launch"
 )
 
 
@@ -29,7 +29,7 @@ def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
     limit = ctx.caps.loop_limit
     if not limit:
         return kernel
-    message = f"this driver ends loops after {limit:,} iterations in one invocation, and this loop was not done"
+    message = f"this driver ends loops after {limit:,} iterations in one invocation, before this loop was complete"
     if any(isinstance(op.attr, AdstackRef) for op in kernel.walk()):
         message += _REMEDY
     return _CheckLoops(ctx.caps, message).kernel(kernel)
@@ -50,7 +50,7 @@ class _CheckLoops(Rewriter):
         return self.copy(op)
 
     def _for(self, op: Op) -> Op:
-        """Add a loop-carried value: the index that the next iteration would have."""
+        """Carry the index that the next iteration would have."""
         begin, end, *initial = self.args(op)
         region = op.regions[0]
         following = Op(ops.param, begin.type)
@@ -99,7 +99,7 @@ def _scalar(op: Op) -> DType:
 
 
 def inner_iterations(region: Region) -> float:
-    """Return a bound of the iterations of all loops in ``region``, or infinity if none is known."""
+    """Return an upper bound of the iterations of all loops in ``region``, or infinity if none is known."""
     total = 0.0
     for op in region.ops:
         inside = sum(inner_iterations(r) for r in op.regions)

@@ -1,4 +1,4 @@
-"""Checks of integer arithmetic for overflow, which fails or is reported."""
+"""Checks of integer arithmetic for overflow, which raises a fault or prints a report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Test = Callable[[Builder, tuple[Op, ...], Op], Op]
 
 
 def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Emit a `check`, or a `print` if the options say so, after integer additions, also atomic ones of signed integers, subtractions,
-    multiplications, left shifts, (signed) negations, absolute values and divisions; and a `check` after integer divisions by a divisor that
-    may be 0.
+    """Emit a `check` (or a `print`, by option) after integer additions, subtractions, multiplications and left shifts, after signed
+    negations, absolute values and divisions, and after atomic additions of signed integers. Emit also a `check` after integer divisions by
+    a divisor that may be 0.
 
     The wrapped result is used in any case. Arithmetic marked by an attribute (addresses) is not checked.
     """
@@ -39,8 +39,8 @@ class _CheckOverflow(Rewriter):
             self.handlers[code] = self._divided
 
     def _divided(self, op: Op) -> Op:
-        """Check a division. Division by zero gives some number on every device, which the program did not intend. The lowest number has no
-        quotient by -1."""
+        """Check a division. Division by zero gives an unspecified number, which the program did not intend. The quotient of the lowest
+        number by -1 overflows."""
         new = self.copy(op)
         x, y = new.args
         t, expression = _dtype(y), _DIVISIONS[op.code]
@@ -66,8 +66,7 @@ class _CheckOverflow(Rewriter):
         return new
 
     def _atomic(self, op: Op) -> Op:
-        """Check an atomic addition. A subtraction of unsigned integers arrives as an addition that wraps around, so these are not
-        checked."""
+        """Check an atomic addition. Those of unsigned integers are not checked, because a subtraction is an addition that wraps around."""
         new = self.copy(op)
         kind, t = op.attr[0], op.type
         if kind == "add" and isinstance(t, DType) and t.kind == "int":
@@ -76,7 +75,7 @@ class _CheckOverflow(Rewriter):
         return new
 
     def _require(self, fits: Op, operands: Sequence[Op], name: str, expression: str, op: Op) -> None:
-        """Fail, or print a report that begins as the Taichi family's, if ``op``, an operation of this name, overflows."""
+        """Raise a fault, or print a report that begins like Taichi's, if ``op``, an operation called ``name``, overflows."""
         b, types = self.b, tuple([_dtype(x) for x in operands])
         message = f"{expression} does not fit {_dtype(op).name}"
         if not self.warns:
@@ -107,7 +106,7 @@ def _not_negative(b: Builder, x: Op) -> Op:
 
 
 def _add(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
-    """Return whether a signed addition is exact: not both operands differ from the result in sign."""
+    """Return whether a signed addition is exact: at least one operand has the sign of the result."""
     x, y = args
     if not _dtype(r).is_signed:
         return b.emit(ops.ge, r, x)
@@ -135,7 +134,7 @@ def _mul(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
 
 
 def _is_lowest_by_minus_one(b: Builder, x: Op, y: Op) -> Op:
-    """Return whether ``x / y`` is the one signed division that wraps."""
+    """Return whether ``x / y`` is the only signed division that wraps."""
     t = _dtype(x)
     return b.emit(ops.and_, b.emit(ops.eq, x, b.const(int(t.min), t)), b.emit(ops.eq, y, b.const(-1, t)))
 

@@ -15,8 +15,8 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def check_recursion(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Begin recursive functions with a `check`, and return zeros where it fails. No device grows a stack without bounds: on a CPU the
-    process would end, on a GPU the context would be lost."""
+    """Begin recursive functions with a `check`, and return zeros where it fails. Stacks are limited: without the check, a CPU would end the
+    process, and a GPU would lose its context."""
     recursive = kernel.recursive()
     if not recursive:
         return kernel
@@ -35,7 +35,7 @@ class _Guarded(Rewriter):
         name = function.name.partition(".")[0]
         params = b.begin(*[p.type for p in body.params])
         room = b.emit(ops.stack_room, type=u1)
-        site = FaultSite("stack", f"`{name}` calls itself too often: the stack has no room for another call", (), b.loc)
+        site = FaultSite("stack", f"`{name}` recurses too deeply: the stack has no room for another call", (), b.loc)
         b.emit(ops.check, room, attr=site, type=VOID)
         b.begin()
         then = b.end(self.inline(body, params))
@@ -44,7 +44,7 @@ class _Guarded(Rewriter):
         return function.with_body(b.end(results))
 
     def _call_in(self, body: Region) -> Loc | None:
-        """Return where the function calls itself, directly or through another one, or None."""
+        """Return the location where the function calls itself, directly or through another one, or None."""
         return next((op.loc for op in body.walk() if callee_of(op) in self.recursive), None)
 
     def _zero(self, t: Type) -> Op:

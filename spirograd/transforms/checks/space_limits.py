@@ -1,7 +1,7 @@
-"""Checks of the sizes of index spaces, moved out of loops, and from the kernel to the host if it knows the extents before a launch.
+"""Checks of the sizes of index spaces, hoisted out of loops, and moved from the kernel to the host if it knows the extents before a launch.
 
-Such a check has a `FaultSite` with code "space". The product of its operands must not exceed ``most`` of the site. An extent is an operand
-by its bits, as an unsigned number; ``begin < end`` of a loop around the check is an operand of 1 or 0.
+Such a check has a `FaultSite` with code "space". The product of its operands must not exceed ``most`` of the site. Operands are extents,
+whose bits are read as unsigned numbers, and ``begin < end`` of loops around the check, as 1 or 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def hoist_space_checks(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def take_space_limits(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[SpaceLimit, ...]]:
-    """Return ``kernel`` without the checks that the host can evaluate before a launch, and these checks."""
+    """Remove the checks that the host can evaluate before a launch. Return the kernel and these checks."""
     limits = {op: limit for op in kernel.body.ops if is_space_check(op) and (limit := _limit(op)) is not None}
     if not limits:
         return kernel, ()
@@ -63,7 +63,7 @@ class _Hoist(Rewriter):
         return None if op in self.moved else self.copy(op)
 
     def _move(self, check: Op, loops: tuple[Op, ...]) -> None:
-        """Emit here the check ``check`` from inside of ``loops``."""
+        """Emit ``check``, which is inside of ``loops``, here."""
         b = self.b
         good, *operands = [self._again(a) for a in check.args]
         dtypes = check.attr.dtypes
@@ -77,7 +77,7 @@ class _Hoist(Rewriter):
         b.emit(ops.check, good, *operands, attr=site, type=VOID)
 
     def _again(self, value: Op) -> Op:
-        """Return ``value``, recomputed here."""
+        """Recompute ``value`` here."""
         if value not in self.remade:
             args = tuple([self._again(a) for a in value.args])
             self.remade[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
@@ -105,7 +105,7 @@ def _is_known(value: Op) -> bool:
 
 
 def _limit(check: Op) -> SpaceLimit | None:
-    """Return ``check`` as a check of the host, or None if the host does not know the extents."""
+    """Return ``check`` as a limit that the host checks, or None if the host does not know the extents."""
     sizes: list[Size] = []
     largest: list[int] = []
     for operand in check.args[1:]:

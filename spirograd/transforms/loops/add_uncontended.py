@@ -11,10 +11,12 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def add_uncontended(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Add a third region to tasks of kind "chunks" that gain from it: their body with loads and stores in place of atomics.
+    """Add the uncontended variant as a third region to tasks of kind "chunks" that gain from it: the body with loads and stores in place of
+    atomics.
 
-    One thread runs the variant if no other updates memory meanwhile. Its iterations may update the same elements, so they run one after the
-    other, in any order. A task whose iterations may wait for another, in a `while`, for the result of an atomic, needs several threads.
+    One thread runs the variant while no other thread updates memory. Its iterations may update the same elements, so they run one after the
+    other, in any order. A task with compare-and-swap, or with a `while` and results of atomics that are used, has no variant: its
+    iterations may wait for each other, so it needs several threads.
     """
     return _AddUncontended().kernel(kernel)
 
@@ -44,7 +46,7 @@ def _may_run_alone(body: Region) -> bool:
 
 
 class _WithoutAtomics(Rewriter):
-    """A rewriter that replaces atomics in the loop over a chunk, whose iterations are no longer independent then."""
+    """A rewriter that replaces atomics in the loop over a chunk. The iterations of the new loop are not independent."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The rewriter of passes that change the loops over chunks one by one."""
+"""The base class of passes that rewrite each loop over a chunk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ChunkLoopRewriter(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self._task: Op | None = None
-        self._around: Op | None = None  # the original loop over rows around the current operation
+        self._around: Op | None = None  # the original loop over rows that contains the current operation
         self.handlers = {ops.task: self.task, ops.for_: self._for}
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:

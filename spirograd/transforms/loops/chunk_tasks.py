@@ -1,4 +1,4 @@
-"""Range tasks of the CPU become loops over one chunk of their range, whose bounds the pool of threads decides."""
+"""Turns range tasks into loops over a chunk of their range, whose bounds the thread pool chooses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UPDATING = frozenset([*[code for code in ops.ALL if code.effect == "atomic"], o
 def chunk_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Make every range task one of kind "chunks".
 
-    The body takes the bounds of a chunk and runs the iterations in between in a `for`, which carries the accumulators; ``finish`` follows
-    that loop. Iterations of a parallel loop are independent by definition, and the `for` is marked so. The iterations of a grouped task use
-    the same shared memory, one after the other.
+    The body takes the bounds of a chunk and runs its iterations in a `for`, which carries the accumulators; ``finish`` follows the loop.
+    Iterations of a parallel loop are independent by definition, so the `for` is marked as independent, except in grouped tasks, whose
+    iterations use the same shared memory one after the other.
     """
     return _ChunkTasks(kernel).kernel(kernel)
 

@@ -1,14 +1,14 @@
 """Loop distribution: bodies of large loops over chunks are cut into partitions, each of which is a function.
 
-Partitions are runs of operations of the body. Iterations of a parallel loop are independent, so a block of iterations may pass one
-partition before any of them begins the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary
-control flow"). If the order of iterations can be observed, a block is one iteration: thread slots serve one iteration after the other,
-prints come in order, and a loop that waits for another iteration would wait for a later partition of it.
+Partitions are runs of operations of the body. Iterations of a parallel loop are independent, so all iterations of a block may run one
+partition before any of them runs the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary
+control flow"). If the order of iterations can be observed, a block is one iteration: iterations share a thread slot one after the other,
+prints appear in order, and a loop that waits for another iteration would wait for a later partition of it.
 
-Cuts are where few values cross. No vector and no result of a control operation that is not taken apart crosses. For each accumulator of the
-loop exactly one value crosses, the accumulator so far: the contributions of all iterations of the block in the partitions before. If memory
-is updated without atomics, no cut separates the load of an update from its store, because another iteration may update the same element.
-Other values that cross lie in local memory, in frames for each size of value.
+The body is cut where few values are live. No vector, and no control operation with several results, is live at a cut. For each accumulator
+of the loop exactly one value is live at a cut, the accumulator so far: the contributions of all iterations of the block in the partitions
+before. If memory is updated without atomics, no cut separates the load of an update from its store, because another iteration may update
+the same element. Other live values are stored in local memory, in a frame for each size of value.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from spirograd.transforms.pass_context import PassContext
 RECOMPUTED = frozenset((ops.const, ops.slot, ops.thread_slot))
 _ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.clock, ops.call_memory))
 _SLOTS_IN_ORDER = frozenset(("adstacks", "print", "locks"))
-_ALONE = frozenset(("pure", "control", "structure"))  # effects that no other iteration observes
+_ALONE = frozenset(("pure", "control", "structure"))  # operations whose effects no other iteration observes
 
 
 def distribute(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make large loops over chunks loops over blocks of iterations, around a loop for each partition."""
+    """Turn large loops over chunks into loops over blocks of iterations, each around a loop for each partition."""
     return _Distribute().kernel(kernel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Partition:
     """A partition of a loop body. ``body``: its parameters are the index and the accumulators so far, its results the accumulators after
-    it. ``recomputed``: operations that run first. ``loaded``, ``stored``: values that cross from an earlier partition, and to a later
-    one."""
+    it. ``recomputed``: operations that run first. ``loaded``, ``stored``: values that come from an earlier partition, and that go to a
+    later one."""
 
     body: Region
     recomputed: tuple[Op, ...]
@@ -51,7 +51,7 @@ class _Partition:
 
 
 def _find_partitions(body: Region, updated: Collection[BufferRef]) -> tuple[_Partition, ...]:
-    """Return the partitions of the body of a loop over a chunk; none if it is small, or cannot be cut. ``updated``: memory that the body
+    """Return the partitions of the body of a loop over a chunk, or none if it is small or cannot be cut. ``updated``: memory that the body
     updates without atomics."""
     if not is_large(body):
         return ()
@@ -62,8 +62,8 @@ def _find_partitions(body: Region, updated: Collection[BufferRef]) -> tuple[_Par
 
 
 class _Frames:
-    """The frames of values that cross between partitions: for each size, an array of local memory with numbered entries, which values share
-    that are not live together. ``block``: the number of iterations that pass a partition together."""
+    """The frames of values that are live between partitions: for each size, an array of local memory with numbered entries. Values that are
+    not live at the same time share an entry. ``block``: the number of iterations in a block."""
 
     def __init__(self, partitions: tuple[_Partition, ...], ordered: bool) -> None:
         last = {value: k for k, partition in enumerate(partitions) for value in partition.loaded}
@@ -134,7 +134,8 @@ class _Distribute(Rewriter):
         return b.emit(ops.while_, *initial, begin, type=types, regions=(condition, b.end([*totals, stop])))
 
     def _partition(self, partition: _Partition, frames: _Frames, first: Op, copies: dict[Op, Op]) -> Region:
-        """Return the body of the loop over ``partition``, which loads values that cross at its begin, and stores them at its end."""
+        """Return the body of the loop over ``partition``, which loads live-in values at its beginning, and stores live-out values at its
+        end."""
         b, inside = self.b, Rewriter()  # other partitions map the same operations to other values
         inside.b, inside.env = b, self.env | copies
         params = b.begin(*[p.type for p in partition.body.params])
@@ -163,7 +164,7 @@ def _place(b: Builder, frames: _Frames, value: Op, number: Op) -> Op:
 
 
 def _is_ordered(body: Region) -> bool:
-    """Return whether the order in which one thread runs iterations of ``body`` can be observed."""
+    """Return whether the order in which a thread runs iterations of ``body`` can be observed."""
     for op in body.walk():
         ref = ref_of(op)
         if op.code in _ORDERED or (isinstance(ref, BufferRef) and ref.slot.kind in _SLOTS_IN_ORDER):
@@ -174,7 +175,7 @@ def _is_ordered(body: Region) -> bool:
 
 
 def _updates(body: Region, updated: Collection[BufferRef]) -> Iterator[tuple[int, int]]:
-    """Yield the begin and the end of updates, by the number of the operation: a load, and the next store to the same element."""
+    """Yield the first and the last operation of each update, as numbers: a load, and the next store to the same element."""
     begun: dict[tuple[BufferRef, Op], int] = {}
     for k, op in enumerate(body.ops):
         if op.code is ops.load and op.attr in updated:
@@ -210,8 +211,8 @@ class _Uses:
         self.sums = _accumulated(body)
 
     def crossing(self, together: Iterable[tuple[int, int]]) -> list[int | None]:
-        """Return, for each cut before an operation, how many values cross it, or None if there can be no cut. ``together``: numbers of the
-        first and the last of operations that stay together."""
+        """Return, for each cut before an operation, the number of values that are live there, or None if there can be no cut. ``together``:
+        first and last numbers of operations that must stay together."""
         count = len(self.body.ops)
         values, refused = [0] * (count + 1), [0] * (count + 1)
         for first, last in together:

@@ -1,8 +1,9 @@
-"""Division of 32-bit integers by way of f64 on the CPU.
+"""Division of 32-bit integers in f64, on the CPU.
 
-The quotient of two 32-bit integers, rounded to f64 and then to zero, is exact: if it is no integer, it is further from the next one than
-f64 rounds it. CPUs divide f64 in vectors, but integers one by one, and scalars of f64 in two thirds of the time (Sapphire Rapids: one in 4
-cycles instead of 6). Conversions lengthen the latency (30 cycles instead of 12), so recurrences, as in Euclid's algorithm, divide integers.
+The quotient of two 32-bit integers, rounded to f64 and then towards zero, is exact: if it is not an integer, its distance from the next
+integer is larger than the rounding error of f64. CPUs divide f64 in vectors, but integers one by one, and they divide scalars of f64 in two
+thirds of the time (Sapphire Rapids: one in 4 cycles instead of 6). Conversions increase the latency (30 cycles instead of 12), so
+recurrences, such as Euclid's algorithm, divide integers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _DIVISIONS = frozenset((ops.idiv, ops.irem))
 
 
 def divide_by_floats(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Mark the divisions of i32 by variables in loops that are no part of a recurrence: the code generator divides f64 there."""
+    """Mark the divisions of i32 by variables in loops that are not part of a recurrence. The code generator divides f64 there."""
     x86 = "+sse2" in ctx.caps.cpu_features
     if not (x86 and ctx.options.optimize) or kernel.codes.isdisjoint(_DIVISIONS):
         return kernel

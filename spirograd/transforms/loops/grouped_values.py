@@ -1,4 +1,4 @@
-"""Values that groups of lanes share, computed once for each group, as scalars; see `analysis.lane_groups`."""
+"""Values that groups of lanes share, computed as scalars, once for each group; see `analysis.lane_groups`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.transforms.loops.lane_values import LaneValues
 
 
 class GroupedValues:
-    """A builder, for ``v``, of the values with patterns in ``known``."""
+    """A builder of the values whose patterns are ``known``, for the loop that ``v`` builds."""
 
     def __init__(self, v: LaneValues, known: LaneGroups) -> None:
         self.v, self.known = v, known
@@ -47,7 +47,8 @@ class GroupedValues:
             v.firsts[op] = self._value(op, 0)
 
     def _with(self, op: Op, values: Mapping[Op, Op], constants: bool = True) -> Op:
-        """Build ``op`` on these values of its operands. ``constants``: whether those count; otherwise they are part of offsets."""
+        """Build ``op`` on these values of its operands. ``constants``: whether constants are operands; otherwise they are part of
+        offsets."""
         v = self.v
         dropped = not constants and op.code in (ops.add, ops.sub)
 
@@ -62,7 +63,7 @@ class GroupedValues:
         return v.copy(op, [operand(a) for a in op.args])
 
     def _value(self, op: Op, lane: int, offset: bool = True) -> Op:
-        """Return the value of ``op`` in a lane, or without the offset of the lane."""
+        """Return the value of ``op`` in a lane, with or without the offset of the lane."""
         pattern, t = self.known.patterns[op], op.type
         assert isinstance(t, DType)
         value, distance = self._values[op][pattern.groups[lane]], pattern.offsets[lane] if offset else 0
@@ -84,7 +85,7 @@ class GroupedValues:
         return [v.choose(some, value, other) for value, some in zip(values, live)]
 
     def _vector(self, op: Op, pattern: Pattern) -> Op:
-        """Build the values of all lanes."""
+        """Build the vector of the values in all lanes."""
         v, t = self.v, op.type
         assert isinstance(t, DType)
         if t is u1:
@@ -110,7 +111,7 @@ class GroupedValues:
         return self.v.numbers([group == g for group in groups], u1)
 
     def _strided_load(self, op: Op) -> None:
-        """Load elements at regular distances in each group, as if all lanes belonged to it, under a mask of its lanes."""
+        """Load elements at regular distances for each group, under a mask of its lanes, as if all lanes belonged to it."""
         v, index, stride = self.v, op.args[0], self.known.strides[op]
         pattern, effective = self.known.patterns[index], self.v.effective()
         firsts, masks = [], []

@@ -1,8 +1,8 @@
-"""Control flow of vectorised iterations. Operations that all lanes run stay as they are. Where lanes diverge, a branch or a loop runs as
-long as any lane needs it, under a mask of these lanes (Karrenberg and Hack, "Whole-function vectorization").
+"""Control flow of vectorised iterations. Control flow that is uniform across lanes stays unchanged. Where lanes diverge, a branch or a loop
+runs as long as any lane needs it, under a mask of these lanes (Karrenberg and Hack, "Whole-function vectorization").
 
-Masks are wide (all ones in an i32) where they are values of their own, and so are truth values that cross the boundary of a block: CPUs
-without mask registers would widen and narrow vectors of u1 again at each boundary.
+Masks that are SSA values are wide (i32 with all bits set, or none), and so are truth values that cross the boundary of a block, because
+CPUs without mask registers would convert vectors of u1 at each boundary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LaneControl:
 
     def __init__(self, v: LaneValues, build: Build) -> None:
         self.v, self.build = v, build
-        self.counters: dict[Op, Op] = {}  # divergent loop -> the number of iterations before the current one, or after it
+        self.counters: dict[Op, Op] = {}  # divergent loop -> the iterations before the current one (backwards: after it)
         self._used = {(op.args[0], op.attr) for op in v.plan.body.walk() if op.code is ops.result}
 
     def emit(self, op: Op) -> None:
@@ -62,14 +62,14 @@ class LaneControl:
     # --- under masks ---
 
     def _both(self, mask: Op) -> Op:
-        """Return the lanes of a mask that are live."""
+        """Return the live lanes of a mask."""
         return mask if self.v.live is None else self.v.emit(ops.and_, self.v.live.mask, mask)
 
     def _restricted(self, mask: Op | None, condition: Op) -> Op:
-        """Return the lanes of a mask (None: all) in which a condition holds.
+        """Return the lanes of a mask (None: all lanes) in which a condition holds.
 
-        A conjunction is taken term by term, since vectors of u1 would be packed into bytes. The condition of groups of lanes is a
-        constant mask for each group.
+        The terms of a conjunction restrict the mask one after the other, because vectors of u1 would be packed into bytes. A condition of
+        groups of lanes is a constant mask for each group.
         """
         v, plan = self.v, self.v.plan
         if condition.code is ops.and_ and plan.varies(condition) and not plan.grouped(condition):
@@ -110,7 +110,7 @@ class LaneControl:
         return [v.choose(taken, a, b) for a, b in zip(*arms)]
 
     def _arm(self, region: Region, live: Op, types: Sequence[Type]) -> Sequence[Op]:
-        """Build one branch, which is skipped if no lane takes it. Return its results."""
+        """Build a branch that is skipped if no lane takes it. Return its results."""
         v = self.v
         if len(region.ops) == 1:
             return self.build(region)
@@ -129,7 +129,7 @@ class LaneControl:
         carried_types = [a.type for a in initial]
 
         def test(live: Op, *packed: Op) -> Sequence[Op]:
-            """Return whether to continue, and the lanes that do."""
+            """Return whether the loop continues, and the lanes that continue."""
             v.bind(condition.params, [self._unpacked(value, t) for value, t in zip(packed, types)])
             self._with_live(live, condition)
             going = self._restricted(live, condition.results[0])
@@ -147,7 +147,8 @@ class LaneControl:
         return [self._unpacked(value, t) for value, t in zip(packed, types)]
 
     def _next(self, op: Op, live: Op, old: Sequence[Op], new: Sequence[Op], always: bool = False) -> list[Op]:
-        """Return the loop-carried values: new ones in live lanes, old ones in lanes that have ended, if they are used after the loop."""
+        """Return the loop-carried values: the new ones in live lanes, and the old ones in lanes that have ended, if these are used after
+        the loop."""
         kept = [always or (op, k) in self._used for k in range(len(old))]
         mask = self.v.narrow(live) if any(kept) else None
         return [self._packed(b if mask is None or not keep else self.v.choose(mask, b, a)) for keep, a, b in zip(kept, old, new)]
@@ -178,7 +179,7 @@ class LaneControl:
         return [self._unpacked(value, r) for value, r in zip(results, types)]
 
     def _cast(self, value: Op, t: DType) -> Op:
-        """Return the same bits as a ``t``."""
+        """Return the bits of ``value`` as a ``t``."""
         target = _like(value.type, t)
         return value if value.type == target else self.v.emit(ops.bitcast, value, type=target)
 
@@ -193,7 +194,7 @@ class LaneControl:
         return self._cast(trips, unsigned(t))
 
     def _index(self, op: Op, trips: Op, counts: Op, t: DType) -> Op:
-        """Return the index of each lane, or that of all."""
+        """Return the index of each lane, or the index that all lanes share."""
         v, begin = self.v, op.args[0]
         if op in v.plan.backwards:
             last = v.emit(ops.sub, self._cast(trips, t), v.splat(v.number(1, t)))

@@ -1,6 +1,7 @@
-"""Memory accesses of vectorised iterations: neighbouring elements, elements at regular distances, gathers, adstacks, and lane by lane.
+"""Memory accesses of vectorised iterations: contiguous elements, elements at regular distances, gathers, adstacks, and accesses lane by
+lane.
 
-No lane accesses memory that its iteration does not access: inactive lanes load the element of another lane, and store nothing.
+No lane accesses memory that no iteration accesses: inactive lanes load the element of another lane, and store nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from spirograd.transforms.loops.lane_values import LaneValues
 
 
 def load(v: LaneValues, op: Op) -> None:
-    """Build a load whose index varies, or from an adstack."""
+    """Build a load whose index varies, or a load from an adstack."""
     index = op.args[0]
     if is_adstack(op):
         v.env[op] = _adstack_load(v, op)
@@ -38,13 +39,14 @@ def load_lanes(v: LaneValues, op: Op, stride: int, firsts: Sequence[Op], masks: 
 def _neighbours(v: LaneValues, op: Op, first: Op, mask: Op | None) -> Op:
     if mask is None or v.live is not None:
         return v.like_first_lane(load_lanes(v, op, 1, [first], [] if mask is None else [mask]))
-    # The first lane has an iteration. Loading its element again is faster than extracting it from the vector.
+    # The first lane always has an iteration. Loading its element again is faster than extracting it from the vector.
     others = v.splat(v.emit(ops.load, first, attr=op.attr, type=op.type))
     return v.emit(ops.load_lanes, first, mask, others, attr=(1, op.attr), type=others.type)
 
 
 def _gather(v: LaneValues, op: Op) -> Op:
-    """Load arbitrary elements. Lanes without an iteration use the index of the first lane; masked lanes use the index of a live lane."""
+    """Load elements at arbitrary indices. Lanes without an iteration use the index of the first lane; masked lanes use the index of a live
+    lane."""
     index = v.vector(op.args[0])
     if v.live is not None:
         index = v.choose(v.narrow(v.live.mask), index, v.splat(v.lane(index, v.live.first)))
@@ -56,7 +58,7 @@ def _load_each(v: LaneValues, op: Op) -> Op:
 
 
 def _spaced(v: LaneValues, op: Op, each: Callable[[LaneValues, Op], Op], otherwise: Callable[[LaneValues, Op], Op]) -> None:
-    """Access elements at regular distances: by ``each`` if all lanes take part."""
+    """Access elements at regular distances: by ``each`` if all lanes take part, else by ``otherwise``."""
     mask = v.effective()
     if mask is None:
         v.env[op] = each(v, op)
@@ -77,12 +79,12 @@ def _none(_: Op) -> Sequence[Op]:
 
 
 def store(v: LaneValues, op: Op) -> None:
-    """Build a store. A store that is the same in all lanes is built once."""
+    """Build a store. A store that is uniform across lanes is built once."""
     if is_adstack(op):
         _adstack_store(v, op)
     elif not v.plan.varies(op):
         v.copy(op)
-    elif v.live is not None and is_report(op):  # the first of the lanes that fail is reported
+    elif v.live is not None and is_report(op):  # the first lane that fails is reported
         v.copy(op, [v.lane(v.env[a], v.live.first) if v.plan.varies(a) else v.scalar(a) for a in op.args])
     elif v.plan.contiguous(op.args[0]):
         _store_lanes(v, op, 1, v.first(op.args[0]), v.vector(op.args[1]), v.effective())
@@ -105,13 +107,13 @@ def _store_each(v: LaneValues, op: Op) -> Op:
 
 
 def _adstack_index(v: LaneValues, op: Op) -> Op:
-    """Return the index of an element in the thread slot of the first lane; elements of the lanes are interleaved."""
+    """Return the index of an element in the thread slot of the first lane. The elements of the lanes are interleaved."""
     assert v.slots is not None
     return v.emit(ops.mul, v.b.cast(v.scalar(op.args[0]), i64), v.slots, attr="nsw")
 
 
 def _adstack_load(v: LaneValues, op: Op) -> Op:
-    """Load without a mask if all lanes have thread slots, spare ones included, because masked accesses are slow on some CPUs."""
+    """Load without a mask if all lanes, spare ones included, have thread slots, because masked accesses are slow on some CPUs."""
     first = _adstack_index(v, op)
     if v.mask is None:
         return load_lanes(v, op, 1, [first], [])
@@ -127,7 +129,7 @@ def _adstack_store(v: LaneValues, op: Op) -> None:
     value = v.vector(op.args[1])
 
     def every() -> Sequence[Op]:
-        """Keep values that another branch may have stored in lanes that are not live."""
+        """Store to all lanes. Lanes that are not live keep values that another branch may have stored."""
         kept = value
         if v.live is not None:
             kept = v.choose(v.narrow(v.live.mask), value, v.emit(ops.load_lanes, first, attr=(1, op.attr), type=value.type))
@@ -149,7 +151,7 @@ def _adstack_store(v: LaneValues, op: Op) -> None:
 
 
 def atomic(v: LaneValues, op: Op) -> None:
-    """Build an atomic. Lanes that all add to one element add their sum."""
+    """Build an atomic. If all lanes add to one element, their sum is added."""
     if not v.plan.varies(op):
         v.env[op] = v.copy(op)
     elif v.plan.adds_together(op):
@@ -170,7 +172,7 @@ def _add_once(v: LaneValues, op: Op) -> None:
 
 
 def lane_by_lane(v: LaneValues, op: Op) -> Op:
-    """Build ``op`` for one active lane after the other."""
+    """Build ``op`` for each active lane in turn."""
     varying = [a for a in dict.fromkeys(op.args) if v.plan.varies(a)]
     used = op in v.plan.used
 

@@ -1,8 +1,8 @@
 """The values of a vectorised loop: scalars where all lanes agree, vectors with a value for each lane elsewhere.
 
 A `LaneValues` builds the operations of such a loop. Lanes without an iteration repeat the computation of the first lane; lanes that are not
-live hold unspecified values. If an index grows evenly from lane to lane, its value in the first lane is computed beside the vector, because
-addresses need only that one. Dead code elimination removes unused values.
+live hold unspecified values. If an index grows by a constant from lane to lane, its value in the first lane is also computed as a scalar,
+because addresses need only this value. Dead code elimination removes unused values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from spirograd.ir.nodes import Op, Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:
-    """The lanes that run the current region: a wide ``mask``; the same as ``bits`` of an i64; the number of the ``first`` one, an i64."""
+    """The lanes that run the current region, as a wide ``mask`` and as the ``bits`` of an i64, and the number of the ``first`` of them, an
+    i64."""
 
     mask: Op
     bits: Op
@@ -31,7 +32,7 @@ class LaneValues:
     """A builder of ``lanes`` iterations of a loop at once. It appends to ``b``.
 
     ``plan``: the values that vary between iterations. ``masked``: whether the CPU has masked loads and stores. ``ranges``: ranges of
-    integers. ``slots``: the number of lanes that take part, an i64, if that may be fewer than there are; ``full``: whether all do, a u1.
+    integers. ``slots``: the number of lanes that take part, an i64, or None if all do; ``full``: whether all lanes take part, a u1.
     """
 
     def __init__(self, b: Builder, plan: Uniformity, lanes: int, masked: bool, ranges: dict[Op, Range]) -> None:
@@ -48,7 +49,7 @@ class LaneValues:
     # --- values ---
 
     def scalar(self, op: Op) -> Op:
-        """Return the replacement of ``op``, which does not vary."""
+        """Return the scalar value of ``op``, which does not vary."""
         return self.env.get(op, op)
 
     def vector(self, op: Op) -> Op:
@@ -57,7 +58,7 @@ class LaneValues:
         return value if isinstance(value.type, Lanes) else self.splat(value)
 
     def first(self, op: Op) -> Op:
-        """Return the value in the first lane of ``op``, which grows evenly from lane to lane."""
+        """Return the value in the first lane of ``op``, which grows by a constant from lane to lane."""
         return self.firsts.get(op) or self.scalar(op)
 
     def lanes_of(self, t: Type) -> Lanes:
@@ -71,21 +72,21 @@ class LaneValues:
         return self.b.const(value, t)
 
     def splat(self, value: Op) -> Op:
-        """Put ``value`` in all lanes."""
+        """Broadcast ``value`` to all lanes."""
         if value not in self._splats:
             self._splats[value] = self.emit(ops.splat, value, type=self.lanes_of(value.type))
         return self._splats[value]
 
     def numbers(self, values: Iterable[int | bool], t: DType) -> Op:
-        """Build a constant for each lane."""
+        """Build a vector of constants."""
         return self.emit(ops.lane_const, attr=tuple(values), type=Lanes(self.lanes, t))
 
     def lane(self, vector: Op, number: Op) -> Op:
-        """Take the value of one lane."""
+        """Extract the value of one lane."""
         return self.emit(ops.extract, vector, number)
 
     def like_first_lane(self, vector: Op) -> Op:
-        """Return ``vector`` in the lanes that have an iteration, and its value in the first lane elsewhere."""
+        """Return ``vector`` with its value in the first lane also in lanes without an iteration."""
         if self.mask is None:
             return vector
         return self.emit(ops.select, self.mask, vector, self.splat(self.lane(vector, self.number(0))))
@@ -117,7 +118,7 @@ class LaneValues:
     # --- regions ---
 
     def block(self, types: Sequence[Type], body: Callable[..., Sequence[Op]]) -> Region:
-        """Build a region with parameters of these types: ``body`` takes them, builds the operations, and returns the results."""
+        """Build a region with parameters of these types: ``body`` takes the parameters, builds the operations, and returns the results."""
         kept = dict(self._splats)
         results = body(*self.b.begin(*types))
         self._splats = kept
@@ -129,7 +130,7 @@ class LaneValues:
     # --- operations ---
 
     def copy(self, op: Op, args: Sequence[Op] | None = None) -> Op:
-        """Build ``op`` on scalars, or on other operands."""
+        """Build a copy of ``op`` on ``args``, by default on the scalar values of its operands."""
         args = [self.scalar(a) for a in op.args] if args is None else args
         if op.code in (ops.idiv, ops.irem) and op.attr is None and self._is_unsigned(op):
             return self._unsigned(op, args)
@@ -143,7 +144,7 @@ class LaneValues:
         return self.lanes_of(op.type) if any(isinstance(a.type, Lanes) for a in args) else op.type
 
     def _is_unsigned(self, op: Op) -> bool:
-        """Return whether both operands of a division are known not to be negative: unsigned division takes far fewer instructions."""
+        """Return whether both operands of a division are known not to be negative. Unsigned division takes far fewer instructions."""
         assert isinstance(op.type, DType)
         return op.type.is_signed and range_of(op.args[1], self.ranges).low > 0 and range_of(op.args[0], self.ranges).low >= 0
 

@@ -1,8 +1,8 @@
 """Outlining of large code: serial tasks, and large operations of loops over chunks, become several functions.
 
-`distribute` cuts the body of a loop over a chunk, whose iterations still run as vectors. Code that is cut here is not vectorised across
-iterations any more, so it must be larger. Parts are runs of operations of a region. They use values from outside, and yield those of their
-values that are used after them.
+`distribute` cuts the body of a loop over a chunk, whose iterations still run as vectors. Code that is cut here is no longer vectorised
+across iterations, so only larger code is cut. Parts are runs of operations of a region. They use values from outside, and yield the values
+that are used after them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spirograd.transforms.pass_context import PassContext
 def outline_parts(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Put parts of large regions into operations `outlined`.
 
-    Groups of threads stay in one function, on whose stack their shared memory lies.
+    A group of threads stays in one function, whose stack holds its shared memory.
     """
     return _OutlineParts().kernel(kernel)
 
 
 class _OutlineParts(Rewriter):
-    """A rewriter that outlines ``parts``: by region that is cut, the bounds of its parts, as numbers of its operations."""
+    """A rewriter that outlines ``parts``: for each region that is cut, the bounds of its parts, as numbers of operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _OutlineParts(Rewriter):
         return Region(region.params, b.end(self.args(region.ops[-1])).ops)
 
     def _part(self, part: tuple[Op, ...], later: list[Op]) -> None:
-        """Outline a part, unless it has a value that no function takes or returns. ``later``: operations whose results are used after
+        """Outline a part, unless it would take or return a value that functions cannot. ``later``: operations whose results are used after
         it."""
         results = [op for op in later if op.code not in RECOMPUTED]
         inside = set(part)
@@ -77,7 +77,7 @@ class _OutlineParts(Rewriter):
 
 
 def _find_in_iteration(loop: Op, cuts_of: dict[Region, tuple[int, ...]]) -> None:
-    """Cut the regions of those operations of a loop that are large."""
+    """Cut the regions of the large operations of a loop."""
     for op in loop.regions[0].ops:
         if op.regions and loop_costs.is_large_operation(op):
             for region in op.regions:
@@ -85,7 +85,7 @@ def _find_in_iteration(loop: Op, cuts_of: dict[Region, tuple[int, ...]]) -> None
 
 
 def _find(region: Region, cuts_of: dict[Region, tuple[int, ...]]) -> int:
-    """Cut ``region`` and the regions in it. Return how many operations are left in its function."""
+    """Cut ``region`` and the regions in it. Return the number of operations that are left in its function."""
     sizes = [1 + sum([_find(inner, cuts_of) for inner in op.regions]) for op in region.ops]
     if sum(sizes) <= loop_costs.LARGEST_PARTITION:
         return sum(sizes)
@@ -104,7 +104,8 @@ def _last_uses(region: Region) -> dict[Op, int]:
 
 
 def _crossing(region: Region) -> list[int | None]:
-    """Return, for each cut before an operation, how many values cross it, or None if one of them cannot be returned by a function."""
+    """Return, for each cut before an operation, the number of values that are live there, or None if a function cannot return one of
+    them."""
     count = len(region.ops)
     values, refused = [0] * (count + 1), [0] * (count + 1)
     last = _last_uses(region)
@@ -117,5 +118,5 @@ def _crossing(region: Region) -> list[int | None]:
 
 
 def _returnable(op: Op) -> bool:
-    """Return whether a function returns values of the type of ``op``: vectors may lie in memory."""
+    """Return whether a function can return the value of ``op``. Vectors may lie in memory."""
     return isinstance(op.type, DType)

@@ -1,9 +1,9 @@
-"""Index-set splitting: loops whose first and last iterations differ, as in stencils that skip, clamp or wrap at the ends of rows.
+"""Index-set splitting of loops whose first and last iterations differ, as in stencils that skip, clamp or wrap at the ends of rows.
 
 Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end.
-Therefore the iterations in between run without them in a loop of their own, which LLVM vectorises; with the conditions it would emit
-gathers and masked stores, which some CPUs execute lane by lane. The others run one by one. Iterations of a parallel loop may run in any
-order.
+Therefore the iterations in between run in a loop of their own without the conditions, which LLVM vectorises; with the conditions it would
+emit gathers and masked stores, which some CPUs execute lane by lane. The others run one by one. This changes the order of iterations, which
+is unspecified in a parallel loop.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from spirograd.ir.rewrite import Rewriter, copied
 from spirograd.transforms.loops.chunk_loop_rewriter import ChunkLoopRewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Operations of sizes that are close to a shape: a shape less one, or one that is guarded against zero.
+# Operations whose results are close to an operand that is an extent: the extent less one, or guarded against zero.
 _NEAR = frozenset((ops.add, ops.sub, ops.min_, ops.max_, ops.bitcast, ops.select, ops.lt, ops.le, ops.eq))
 # Operations that become constant between the edges.
 _CONDITIONS = frozenset((ops.lt, ops.le, ops.gt, ops.ge, ops.eq, ops.ne, ops.min_, ops.max_, ops.irem, ops.and_))
 _EFFECTS = frozenset(("pure", "read", "write", "control", "structure"))
 _MIRRORED = {ops.lt: ops.gt, ops.le: ops.ge, ops.gt: ops.lt, ops.ge: ops.le, ops.eq: ops.eq, ops.ne: ops.ne}
-# A comparison of the counter with a number that only the first iterations have not passed: its result for the others, and whether they must
-# have passed it by one.
+# Comparisons of the counter with a number that all but the first iterations have passed: the result for these, and whether they must have
+# passed it by one.
 _AFTER = {ops.lt: (False, 0), ops.le: (False, 1), ops.gt: (True, 1), ops.ge: (True, 0), ops.eq: (False, 1), ops.ne: (True, 1)}
-# The same for a number that only the last iterations reach, with the distance by which the others may exceed "less".
+# The same for a number that only the last iterations reach, with the distance by which the other iterations may exceed "less".
 _BEFORE = {ops.lt: (True, 0), ops.le: (True, 1), ops.gt: (False, 1), ops.ge: (False, 0), ops.eq: (False, 0), ops.ne: (True, 0)}
 
 
 def split_edges(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Split loops over chunks that LLVM may vectorise, if that makes conditions constant: in two, over the iterations between the edges and
-    over the rest."""
+    """Split loops over chunks that LLVM may vectorise in two, over the iterations between the edges and over the others, if this makes
+    conditions constant."""
     return _SplitEdges().kernel(kernel)
 
 
@@ -74,8 +74,8 @@ class _SplitEdges(ChunkLoopRewriter):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Edges:
-    """The split of a loop. ``inside``: the body for the iterations whose counter, the index less ``first``, is at least ``low``, and less
-    than each limit (an invariant value, or a number) minus an offset. ``setup``: operations that compute the limits."""
+    """The split of a loop. ``inside``: the body for the iterations whose counter, the index minus ``first``, is at least ``low``, and less
+    than each limit (an invariant value or a number) minus its offset. ``setup``: operations that compute the limits."""
 
     inside: Region
     first: Op | None
@@ -85,9 +85,9 @@ class _Edges:
 
 
 def _edges(loop: ChunkLoop) -> _Edges | None:
-    """Return the split of ``loop``, or None if that gains nothing.
+    """Return the split of ``loop``, or None if a split gains nothing.
 
-    The counter ends before the number of columns, or the bound of the task, as far as these are constant.
+    The counter is less than the number of columns, or than the bound of the task, where these are constant.
     """
     body, (end,) = loop.body, loop.task.regions[0].results[1:2]
     index = body.params[0].type
@@ -113,8 +113,8 @@ def _edges(loop: ChunkLoop) -> _Edges | None:
 class _Inside(Rewriter):
     """A rewriter that replaces conditions that are known between the edges, and collects the positions of the edges.
 
-    ``offsets``: values that are the counter plus a constant there. ``shapes``: values computed from shapes of arrays, which their last
-    index compares with, but not their middle.
+    ``offsets``: values that equal the counter plus a constant there. ``shapes``: values computed from extents of arrays. Programs compare
+    an index with them near the end of a row, not in the middle.
     """
 
     def __init__(self, body: Region, first: Op | None, extent: int | None) -> None:
@@ -135,7 +135,7 @@ class _Inside(Rewriter):
         }
 
     def _after(self, offset: int, number: int, strict: int = 0) -> bool:
-        """Make the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if these are nearly all."""
+        """Make the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if nearly all iterations remain."""
         if offset > 0 or abs(number) > EDGE_MARGIN:  # counter + offset could overflow if there is no limit
             return False
         self.low = max(self.low, number - offset + strict)
@@ -143,7 +143,7 @@ class _Inside(Rewriter):
         return True
 
     def _before(self, offset: int, limit: Op, closer: int = 0) -> bool:
-        """Make the iterations end where counter + ``offset`` reaches (passes, if ``closer``) ``limit``, if these are nearly all."""
+        """Make the iterations end where counter + ``offset`` reaches (passes, if ``closer``) ``limit``, if nearly all iterations remain."""
         if limit.code is ops.const:
             if not self._is_last(limit.attr):
                 return False
@@ -155,7 +155,8 @@ class _Inside(Rewriter):
         return True
 
     def _is_last(self, number: int) -> bool:
-        """Return whether only the last iterations reach ``number``: most likely for large numbers, if the extent is not known here."""
+        """Return whether only the last iterations reach ``number``. If the extent is unknown, large numbers are assumed to be near the
+        end."""
         return number > EDGE_MARGIN if self.extent is None else abs(self.extent - number) <= EDGE_MARGIN
 
     def _limit(self, limit: Op | int, offset: int) -> None:
@@ -191,7 +192,7 @@ class _Inside(Rewriter):
         return known if self._before(offset, other, closer) else None
 
     def _same_sign(self, a: Op, b: Op) -> bool:
-        """Return whether neither is negative: one is the counter plus a constant, the other the size around which it wraps."""
+        """Return whether both are non-negative: one is the counter plus a constant, the other the size around which it wraps."""
         value, size = (a, b) if a in self.offsets else (b, a)
         return value in self.offsets and self._within(self.offsets[value], size)
 

@@ -1,10 +1,10 @@
-"""Splitting of loops over several axes into rows: within a row the outer indices stay the same, and the last one counts.
+"""Splitting of loops over several axes into rows, in which only the last index changes.
 
 A loop over an index space runs over one flat index, from which each iteration computes its indices by division. LLVM neither vectorises a
 division nor detects that neighbouring iterations access neighbouring elements. Therefore the range is cut at the multiples of the last
 extent.
 
-If a condition that is the same in a row guards all effects, such as whether the cell of a sparse field is active, it is tested once for
+If a condition that is invariant in a row guards all effects, such as whether the cell of a sparse field is active, it is tested once for
 each row.
 """
 
@@ -25,7 +25,8 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def split_rows(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make loops over chunks that divide their index by one invariant, and begin at 0 or above, loops over rows around loops over columns.
+    """Turn loops over chunks that divide their index by one invariant, and begin at 0 or above, into loops over rows around loops over
+    columns.
 
     The index of the inner loop remains the flat index. Chunks may begin and end anywhere in a row, and extents may be negative.
     """
@@ -84,8 +85,8 @@ def _needed(value: Op, known: dict[Op, None]) -> list[Op]:
 
 
 class _Rows:
-    """The rows of the iterations from ``begin`` to ``end``: numbers from ``low`` to ``high``. In the current row, ``row`` is the quotient
-    of the index by ``extent``, ``first`` the index of its first column, and iterations ``start`` to ``stop`` are in the chunk.
+    """The rows of the iterations from ``begin`` to ``end``, numbered from ``low`` to ``high``. In the current row, ``row`` is the quotient
+    of the index by ``extent``, ``first`` the index of the first column, and iterations ``start`` to ``stop`` are in the chunk.
 
     The loop over rows carries ``start``; division gives its column. LLVM would otherwise derive both from the number of the row, compute
     trip counts in more steps, and not unroll loops over columns."""
@@ -93,11 +94,12 @@ class _Rows:
     def __init__(self, b: Builder, extent: Op, begin: Op, end: Op) -> None:
         assert isinstance(begin.type, DType)
         self.b, self.type, self.extent, self.end = b, begin.type, extent, end
-        # If an extent is not known, its absolute value counts the columns; that of the smallest integer is an unsigned number.
+        # If an extent is not constant, its absolute value is the number of columns, an unsigned number because of the smallest integer.
         self.counts_down = self.type.is_signed and extent.code is not ops.const
         self.length = b.emit(ops.abs_, extent) if self.counts_down else extent
         one = b.const(1, self.type)
-        # In 64 bits, if that is wider: if LLVM knew that rows are natural, it would widen what is made of them, such as indices of gathers.
+        # In 64 bits, if that is wider: if LLVM knew that rows are not negative, it would widen values computed from them, such as indices
+        # of gathers.
         wide = i64 if self.type.bits < i64.bits else self.type
         self.low = b.cast(b.emit(ops.idiv, b.cast(begin, wide), b.cast(self.length, wide)), self.type)
         self.high = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, end, one), self.length), one)
@@ -105,8 +107,8 @@ class _Rows:
     def enter(self, start: Op) -> None:
         """Compute the invariants of the row whose first iteration in the chunk is ``start``.
 
-        They do not depend on the number of the row: LLVM would see that it counts, and not vectorise loops over columns whose body has
-        conditions on the row.
+        They do not depend on the number of the row: LLVM would recognise it as an induction variable, and not vectorise loops over columns
+        whose body has conditions on the row.
         """
         b = self.b
         self.row = b.emit(ops.idiv, start, self.extent)
@@ -122,13 +124,13 @@ class _Rows:
         self.stop = b.emit(ops.add, self.start, count)
 
     def columns(self, totals: Sequence[Op], body: Region, op: Op) -> tuple[Op, ...]:
-        """Emit the loop over those columns of the row that are in the chunk. Return the accumulators after it."""
+        """Emit the loop over the columns of the row that are in the chunk. Return the accumulators after it."""
         return self.b.for_(self.start, self.stop, totals, body, op.attr)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guarded:
-    """A body that does nothing unless ``guard`` holds. The guard and the results of the operations ``of_row`` are the same in a row."""
+    """A body that does nothing unless ``guard`` holds. The guard and the results of the operations ``of_row`` are invariant in a row."""
 
     guard: Op
     of_row: tuple[Op, ...]
@@ -136,7 +138,7 @@ class _Guarded:
 
 
 def _guarded(body: Region, known: tuple[Op, ...]) -> _Guarded | None:
-    """Return the guard of ``body`` if all of its effects are under one condition that is the same in a row, as ``known`` values are; else
+    """Return the guard of ``body`` if all of its effects are under one condition that is invariant in a row, as ``known`` values are; else
     None."""
     own = [op for op in body.ops[:-1] if op.code is not ops.result]
     if not own or own[-1].code is not ops.if_ or any(op.code is ops.if_ for op in own[:-1]):
@@ -163,12 +165,12 @@ def _guarded(body: Region, known: tuple[Op, ...]) -> _Guarded | None:
 
 
 def _may_be(a: BufferRef, b: object) -> bool:
-    """Return whether two accesses of independent iterations may be to the same memory."""
+    """Return whether two accesses of independent iterations may alias."""
     return not isinstance(b, BufferRef) or a.slot == b.slot
 
 
 class _ByRow(Rewriter):
-    """A rewriter that replaces index / extent by the row, and the remainder by index - first."""
+    """A rewriter that replaces index / extent by the number of the row, and the remainder by index - first."""
 
     def __init__(self, index: Op, extent: Op, row: Op, first: Op) -> None:
         super().__init__()

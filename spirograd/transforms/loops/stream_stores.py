@@ -1,8 +1,8 @@
 """Streaming stores: large maps write past the caches of x86.
 
-An ordinary store first reads the line of the cache that it changes. If a loop writes more than caches hold, that is a third of the traffic
-of `y[i] = f(x[i])`; streaming (non-temporal) stores avoid it. LLVM vectorises these only if each of them is aligned to a vector. Therefore
-a block of iterations writes to local memory, vectorised as usual, and aligned vectors move its contents to memory.
+An ordinary store first reads the cache line that it changes. If a loop writes more than the caches hold, this read is a third of the
+traffic of `y[i] = f(x[i])`; streaming (non-temporal) stores avoid it. LLVM vectorises them only if each is aligned to a vector. Therefore a
+block of iterations writes to local memory, vectorised as usual, and aligned vectors move its contents to memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def stream_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make loops over chunks that write large parts of fields loops over blocks, with a `stream` for each of these stores.
+    """Turn loops over chunks that write large parts of fields into loops over blocks, with a `stream` for each of these stores.
 
-    Streaming stores are not ordered with the signal to other threads that a chunk is done, so its body ends with a `barrier`.
+    Streaming stores are not ordered before the signal to other threads that a chunk is done, so the body of the chunk ends with a
+    `barrier`.
     """
     return _StreamStores().kernel(kernel) if has_streaming_stores(ctx.caps) else kernel
 
@@ -82,9 +83,8 @@ class _StreamStores(Rewriter):
 def _streams(loop: ChunkLoop) -> tuple[Op, ...]:
     """Return the stores of ``loop`` that should bypass caches.
 
-    The loop must be short straight-line code with constant bounds, and the stores must be to the elements of the index in fields: elements
-    that no other access of the loop touches, and after which nothing is loaded. A store to an element that the loop also loads finds its
-    line in the cache.
+    The loop must be short straight-line code with constant bounds, and the stores must be to the elements of the index in fields, which no
+    other access of the loop touches, with no load after them. A store to an element that the loop also loads finds its line in the cache.
     """
     bounds, body, attr = loop.task.regions[0], loop.body, loop.loop.attr
     begin, end = bounds.results[:2]
@@ -104,7 +104,7 @@ def _streams(loop: ChunkLoop) -> tuple[Op, ...]:
 
 
 def _bytes(op: Op, body: Region, begin: int, end: int) -> range | None:
-    """Return the bytes of its field tree that a load or store touches in all iterations, or None if they are not contiguous."""
+    """Return the bytes of the field tree that a load or store touches in all iterations, or None if they are not contiguous."""
     offset = _offset(op.args[0], body.params[0])
     if not isinstance(op.attr, BufferRef) or op.attr.slot.kind != "tree" or offset is None:
         return None
@@ -112,7 +112,7 @@ def _bytes(op: Op, body: Region, begin: int, end: int) -> range | None:
 
 
 def _offset(address: Op, index: Op) -> int | None:
-    """Return the difference of ``address`` and the index if it is constant, else None."""
+    """Return the difference between ``address`` and the index if it is constant, else None."""
     total = 0
     while address is not index:
         if address.code is not ops.add or address.args[1].code is not ops.const:

@@ -1,9 +1,9 @@
-"""Build vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
+"""Vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
 
-Values that are the same in all lanes stay scalars. The last block of iterations may have spare lanes: these repeat the computation of the
-first lane, and have no effects, so one copy of the body suffices. CPUs without masked loads and stores run the last iterations one by one.
+Values that are uniform across lanes stay scalars. The last block of iterations may have spare lanes: they repeat the computation of the
+first lane without effects, so one copy of the body suffices. CPUs without masked loads and stores run the last iterations one by one.
 
-If few iterations pass a guard, they are listed first, strip by strip (stream compaction), and those that pass fill whole vectors.
+If few iterations pass a guard, the passing ones are listed first, strip by strip (stream compaction), so that they fill whole vectors.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from spirograd.transforms.loops.grouped_values import GroupedValues
 from spirograd.transforms.loops.lane_control import LaneControl
 from spirograd.transforms.loops.lane_values import LaneValues
 
-# Operations whose values in the first lane are computed beside the vectors, if they grow evenly from lane to lane.
+# Operations whose values in the first lane are also computed as scalars, if they grow by a constant from lane to lane.
 _EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorLoop:
     """A plan of a vector loop: ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of the
-    functions that have vector forms. ``ranges``: ranges of integers from outside of the loop."""
+    functions with vector forms. ``ranges``: ranges of integers from outside of the loop."""
 
     plan: Uniformity
     reductions: Sequence[Reduction]
@@ -42,7 +42,7 @@ class VectorLoop:
     ranges: dict[Op, Range]
 
 
-class _Body:
+class LaneBody:
     """A builder of several iterations of ``plan`` at once."""
 
     def __init__(self, b: Builder, loop: VectorLoop, plan: Uniformity) -> None:
@@ -52,24 +52,25 @@ class _Body:
         self._groups = None if plan.groups is None else GroupedValues(self.v, plan.groups)
 
     def take_part(self, slots: Op, full: Op) -> None:
-        """Use ``slots`` lanes, an i64. ``full``: whether these are all."""
+        """Use ``slots`` lanes, an i64. ``full``: whether these are all lanes."""
         self.v.slots, self.v.full = slots, full
 
-    def block(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None, carried: Sequence[Op]) -> Sequence[Op]:
-        """Build the iterations from ``first`` on, up to ``end`` (None: there is one for each lane). Return their results.
+    def block(self, first: Op, end: Op | None, stride: Op, listed: Sequence[SharedRef], carried: Sequence[Op]) -> Sequence[Op]:
+        """Build the iterations from ``first`` on, up to ``end`` (None: each lane has an iteration). Return their results.
 
-        ``listed``: local memory that holds their indices.
+        ``listed``: local memory that holds their indices, and values that they take after the ``carried`` ones.
         """
         v, body = self.v, self.v.plan.body
         self._number_lanes(first, end, stride, listed)
-        v.bind(body.params[1:], carried)
+        kept = [v.like_first_lane(v.emit(ops.load_lanes, first, attr=(1, ref), type=v.lanes_of(ref.dtype))) for ref in listed[1:]]
+        v.bind(body.params[1:], [*carried, *kept])
         values = self.region(body)
         if v.mask is None or not carried:
             return values
         return [v.choose(v.mask, new, old) for new, old in zip(values, carried)]
 
-    def _number_lanes(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None) -> None:
-        """Set the indices of the lanes, from that of the first, and the mask of the lanes that have an iteration."""
+    def _number_lanes(self, first: Op, end: Op | None, stride: Op, listed: Sequence[SharedRef]) -> None:
+        """Set the indices of the lanes, given the index of the first one, and the mask of the lanes that have an iteration."""
         v, index = self.v, self.v.plan.index
         assert isinstance(index.type, DType)
         numbers = v.numbers(range(v.lanes), index.type)
@@ -79,8 +80,8 @@ class _Body:
         elif end is not None:
             active = v.emit(ops.min_, v.emit(ops.sub, end, first), stride)
             v.mask = v.emit(ops.lt, v.numbers(range(v.lanes), i32), v.splat(v.b.cast(active, i32)))
-            if listed is not None:
-                indices = v.emit(ops.load_lanes, first, attr=(1, listed), type=numbers.type)
+            if listed:
+                indices = v.emit(ops.load_lanes, first, attr=(1, listed[0]), type=numbers.type)
                 v.env[index] = v.like_first_lane(indices)
                 return
             numbers = v.choose(v.mask, numbers, v.splat(v.number(0, index.type)))
@@ -122,6 +123,37 @@ class _Body:
                 v.firsts[op] = v.copy(op, [v.first(a) for a in op.args])
 
 
+def loop_over_blocks(
+    body: LaneBody, begin: Op, end: Op, stride: Op, carried: Sequence[Op], block: Callable[..., Sequence[Op]]
+) -> Sequence[Op]:
+    """Build a loop over blocks of ``stride`` iterations, from ``begin`` up to ``end`` (i64). ``block`` builds one, given its first
+    iteration and the loop-carried values, of which ``carried`` are the initial ones. Return the final ones."""
+    v = body.v
+    b = v.b
+    missing = b.emit(ops.sub, b.emit(ops.add, end, stride), b.const(1, i64))
+    count = b.emit(ops.idiv, b.emit(ops.sub, missing, begin), stride)
+
+    def once(_: Op, first: Op, *values: Op) -> Sequence[Op]:
+        results = block(first, *values)
+        return [b.emit(ops.add, first, stride, attr="nsw"), *results]
+
+    region = v.block([i64, i64, *[c.type for c in carried]], once)
+    return b.for_(b.const(0, i64), count, [begin, *carried], region, LoopAttr(vectorise="vectors"))[1:]
+
+
+def list_passing(body: LaneBody, listed: Sequence[SharedRef], first: Op, end: Op, stride: Op, count: Op) -> Op:
+    """Build one block of the guard ``body``: append the iterations from ``first`` on, up to ``end``, that pass to the ``count`` ones in
+    ``listed``, by index and by further values that the guard yields. Return how many there are then."""
+    b = body.v.b
+    passes, *values = body.block(first, end, stride, (), ())
+    assert body.v.mask is not None
+    passing = b.emit(ops.and_, passes, body.v.mask)
+    for ref, value in zip(listed, (body.v.env[body.v.plan.index], *values)):
+        b.emit(ops.store_compressed, count, value, passing, attr=ref, type=VOID)
+    bits = b.emit(ops.ballot_lanes, passing, type=i64)
+    return b.emit(ops.add, count, b.emit(ops.popcnt, bits))
+
+
 def build_vector_loop(b: Builder, loop: VectorLoop, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
     """Append to ``b`` the iterations of ``loop`` from ``begin`` up to ``end``. Return the accumulators, whose initial values are
     ``initial``."""
@@ -134,7 +166,7 @@ class _Loop:
 
     def __init__(self, b: Builder, loop: VectorLoop) -> None:
         self.b, self.loop = b, loop
-        self.body = _Body(b, loop, loop.plan)
+        self.body = LaneBody(b, loop, loop.plan)
         self.stride, self.full = b.const(loop.lanes, i64), None
         if any(map(is_adstack, loop.plan.body.walk())):
             slots = b.emit(ops.lane_slots, type=i32)
@@ -144,34 +176,25 @@ class _Loop:
     def _neutral(self) -> list[Op]:
         return [self.body.v.splat(self.b.const(r.start, r.dtype)) for r in self.loop.reductions]
 
-    def _blocks(self, begin: Op, end: Op, stride: Op, carried: Sequence[Op], block: Callable[..., Sequence[Op]]) -> Sequence[Op]:
-        """Build a loop over blocks of ``stride`` iterations. ``block`` builds one, given its first iteration (i64) and the loop-carried
-        values."""
-        b, v = self.b, self.body.v
-        missing = b.emit(ops.sub, b.emit(ops.add, end, stride), b.const(1, i64))
-        count = b.emit(ops.idiv, b.emit(ops.sub, missing, begin), stride)
-
-        def once(_: Op, first: Op, *values: Op) -> Sequence[Op]:
-            results = block(first, *values)
-            return [b.emit(ops.add, first, stride, attr="nsw"), *results]
-
-        body = v.block([i64, i64, *[c.type for c in carried]], once)
-        return b.for_(b.const(0, i64), count, [begin, *carried], body, LoopAttr(vectorise="vectors"))[1:]
-
     def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, where blocks cannot overflow."""
+        """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, in which the last block cannot overflow."""
         begin, end = (self.b.cast(bound, i64) for bound in (begin, end))
         if self.loop.plan.guard is not None:
             values = self._strips(begin, end, self.loop.plan.guard)
         else:
             bound = None if self.loop.plan.groups is not None else end
-            values = self._blocks(
-                begin, end, self.stride, self._neutral(), lambda first, *old: self.body.block(first, bound, self.stride, None, old)
+            values = loop_over_blocks(
+                self.body,
+                begin,
+                end,
+                self.stride,
+                self._neutral(),
+                lambda first, *old: self.body.block(first, bound, self.stride, (), old),
             )
         return self._totals(values, initial)
 
     def unmasked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Build a loop over full vectors, then one over the remaining iterations."""
+        """Build a loop over full vectors, then a loop over the remaining iterations."""
         b, first, last = self.b, self.b.cast(begin, i64), self.b.cast(end, i64)
         zero = b.const(0, i64)
         steps = b.emit(ops.max_, b.emit(ops.and_, b.emit(ops.sub, last, first), b.const(-self.loop.lanes, i64)), zero)
@@ -179,7 +202,9 @@ class _Loop:
             steps = b.emit(ops.select, self.full, steps, zero)
         middle = b.emit(ops.add, first, steps)
         lanes = b.const(self.loop.lanes, i64)
-        values = self._blocks(first, middle, lanes, self._neutral(), lambda start, *old: self.body.block(start, None, lanes, None, old))
+        values = loop_over_blocks(
+            self.body, first, middle, lanes, self._neutral(), lambda start, *old: self.body.block(start, None, lanes, (), old)
+        )
         index = self.loop.plan.index.type
         assert isinstance(index, DType)
         rest = _OneByOne(self.stride).region_once(self.loop.plan.body)
@@ -196,36 +221,31 @@ class _Loop:
     # --- guarded loops ---
 
     def _strips(self, begin: Op, end: Op, guard: Uniformity) -> Sequence[Op]:
-        """Build a loop over strips, whose iterations that pass ``guard`` are listed, then run."""
+        """Build a loop over strips, which lists the iterations that pass ``guard``, then runs them."""
         b, listed = self.b, SharedRef("listed", i32, GUARD_STRIP + self.loop.lanes)
 
         def strip(first: Op, *old: Op) -> Sequence[Op]:
             stop = b.emit(ops.min_, b.emit(ops.add, first, b.const(GUARD_STRIP, i64)), end)
             count = self._list(guard, listed, first, stop)
             zero = b.const(0, i64)
-            return self._blocks(zero, count, self.stride, old, lambda at, *values: self.body.block(at, count, self.stride, listed, values))
+            return loop_over_blocks(
+                self.body, zero, count, self.stride, old, lambda at, *values: self.body.block(at, count, self.stride, (listed,), values)
+            )
 
-        return self._blocks(begin, end, b.const(GUARD_STRIP, i64), self._neutral(), strip)
+        return loop_over_blocks(self.body, begin, end, b.const(GUARD_STRIP, i64), self._neutral(), strip)
 
     def _list(self, guard: Uniformity, listed: SharedRef, begin: Op, end: Op) -> Op:
         """List the iterations from ``begin`` up to ``end`` that pass ``guard``. Return their number."""
-        b, body = self.b, _Body(self.b, self.loop, guard)
+        b, body = self.b, LaneBody(self.b, self.loop, guard)
         lanes = b.const(self.loop.lanes, i64)
-
-        def block(first: Op, count: Op) -> Sequence[Op]:
-            (passes,) = body.block(first, end, lanes, None, ())
-            assert body.v.mask is not None
-            passing = b.emit(ops.and_, passes, body.v.mask)
-            b.emit(ops.store_compressed, count, body.v.env[guard.index], passing, attr=listed, type=VOID)
-            bits = b.emit(ops.ballot_lanes, passing, type=i64)
-            return [b.emit(ops.add, count, b.emit(ops.popcnt, bits))]
-
-        (count,) = self._blocks(begin, end, lanes, [b.const(0, i64)], block)
+        (count,) = loop_over_blocks(
+            body, begin, end, lanes, [b.const(0, i64)], lambda first, count: [list_passing(body, (listed,), first, end, lanes, count)]
+        )
         return count
 
 
 class _OneByOne(Rewriter):
-    """A copy of the body of a loop, for iterations one after the other, which use the thread slot of the first lane of ``slots``."""
+    """A copy of the body of a loop for single iterations, which use the thread slot of the first lane of ``slots``."""
 
     def __init__(self, slots: Op) -> None:
         super().__init__()

@@ -1,35 +1,36 @@
-"""Vectorisation of loops over chunks: they become vector loops, or are left to LLVM, or are marked as scalar."""
+"""Vectorisation of loops over chunks: they become vector loops, are left to LLVM, or are marked as scalar."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from spirograd.analysis.exchangeable import is_exchangeable
-from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, lane_gain, lanes_of, prefers_scalar_iterations
+from spirograd.analysis.loop_costs import MASKED_LANES, LaneGain, has_masks, lane_count, lane_gain, lanes_of, prefers_scalar_iterations
 from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base.dtypes import i64
 from spirograd.base.options import LANES, NO_LANES
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop, index_ranges
-from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region
+from spirograd.ir.nodes import ChunkAttr, Kernel, LoopAttr, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.vector_functions import has_vector_forms
 from spirograd.transforms.loops.chunk_loop_rewriter import ChunkLoopRewriter
+from spirograd.transforms.loops.list_iterations import ListedNest, ListIterations, find_listed_nests
 from spirograd.transforms.loops.vector_loops import VectorLoop, build_vector_loop
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
 
 def vectorise(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace loops over chunks by vector loops where `analysis.loop_costs` decides so; set ``vectorise`` of the others.
+    """Replace loops over chunks by vector loops where `analysis.loop_costs` says so, and set ``vectorise`` of the others.
 
-    In a vector loop each iteration has a thread slot of its own. If its vectors begin at multiples of their lanes, the pool assigns
-    complete vectors: the bounds of a chunk are numbers of vectors then.
+    In a vector loop each iteration has a thread slot of its own. If vectors begin at multiples of their lanes, the pool assigns whole
+    vectors, so the bounds of a chunk count vectors.
     """
     rewriter = _Vectorise(kernel, ctx)
     new = rewriter.kernel(kernel)
-    return dce(new, ctx) if rewriter.results else new
+    return dce(new, ctx) if rewriter.results or rewriter.lists else new
 
 
 class _Vectorise(ChunkLoopRewriter):
@@ -40,6 +41,7 @@ class _Vectorise(ChunkLoopRewriter):
         self.bodies = {f.name: f.body for f in kernel.functions}
         self.alternatives: set[str] = set()  # of the current task
         self.chunks = ChunkAttr(0)
+        self.lists = False
         self.results: dict[Op, Sequence[Op]] = {}  # results of loops that were vectorised
         self.handlers[ops.result] = self._result
 
@@ -49,15 +51,16 @@ class _Vectorise(ChunkLoopRewriter):
         bodies = [self.region(op.regions[1]), *op.regions[2:]]
         if self.chunks.unit > 1:
             bodies = [_in_units(body, self.chunks.unit) for body in bodies]
-        if self.alternatives:
-            self.chunks = replace(self.chunks, alternatives=tuple(sorted(self.alternatives)))
-        attr = op.attr if self.chunks == op.attr.chunks else replace(op.attr, chunks=self.chunks)
+        attr = replace(op.attr, chunks=self.chunks, alternatives=tuple(sorted(self.alternatives)))
         return self.b.append(Op(op.code, op.type, (), attr, (op.regions[0], *bodies), op.loc))
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
         op = loop.loop
         if not op.attr.independent:
             return self.keep(op)
+        nests = find_listed_nests(loop, self.ctx.options, self.ctx.caps)
+        if nests and self._lists(loop, nests):
+            return self._list(loop, nests)
         plan = lanes_of(loop, self.ctx.options, has_masks(self.ctx.caps))
         if plan is not None and self._runs_in_lanes(loop, plan):
             self._vectorise(loop, plan)
@@ -66,8 +69,30 @@ class _Vectorise(ChunkLoopRewriter):
             return self.keep(op)
         return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, vectorise="no"), op.regions, op.loc, op.primal))
 
+    def _lists(self, loop: ChunkLoop, nests: Sequence[ListedNest]) -> bool:
+        """Return whether to list iterations of ``nests``, unless the options name an alternative. Note the alternatives."""
+        if not is_exchangeable(loop.body, self.bodies):
+            return True
+        masks = has_masks(self.ctx.caps)
+        plan = lanes_of(loop, self.ctx.options, masks)
+        gain = LaneGain(False, False) if plan is None else lane_gain(plan, masks)
+        others = {LANES, NO_LANES} if gain.is_unsure else {LANES if gain.runs_in_lanes else NO_LANES}
+        self.alternatives |= others
+        return self.ctx.options.alternative not in others
+
+    def _list(self, loop: ChunkLoop, nests: Sequence[ListedNest]) -> Op:
+        """Build ``loop`` with its ``nests`` listed."""
+        op = loop.loop
+        rewriter = ListIterations(self.b, nests, lane_count(self.ctx.caps), self._vector_functions(), index_ranges(loop))
+        attr = LoopAttr(vectorise="vectors")
+        self.lists = True
+        return self.b.append(Op(op.code, op.type, self.args(op), attr, (rewriter.region(loop.body),), op.loc, op.primal))
+
+    def _vector_functions(self) -> frozenset[str]:
+        return frozenset([f.name for f in self.functions if has_vector_forms(f)])
+
     def _runs_in_lanes(self, loop: ChunkLoop, plan: Uniformity) -> bool:
-        """Decide by the cost model, unless the options name the alternative. Note the alternative if it is worth a measurement."""
+        """Decide by the cost model, unless the options select the alternative. Record the alternative if it is worth a measurement."""
         gain = lane_gain(plan, has_masks(self.ctx.caps))
         alternative = NO_LANES if gain.runs_in_lanes else LANES
         if not gain.is_unsure or not is_exchangeable(loop.body, self.bodies):
@@ -80,8 +105,7 @@ class _Vectorise(ChunkLoopRewriter):
         op, caps = loop.loop, self.ctx.caps
         adstacks = any(map(is_adstack, plan.body.walk()))
         self.chunks = replace(self.chunks, lanes=lane_count(caps) if adstacks else 1, unit=MASKED_LANES if plan.groups is not None else 1)
-        functions = frozenset([f.name for f in self.functions if has_vector_forms(f)])
-        vectors = VectorLoop(plan, op.attr.reductions, lane_count(caps), has_masks(caps), functions, index_ranges(loop))
+        vectors = VectorLoop(plan, op.attr.reductions, lane_count(caps), has_masks(caps), self._vector_functions(), index_ranges(loop))
         begin, end, *initial = self.args(op)
         self.results[op] = build_vector_loop(self.b, vectors, begin, end, initial)
 

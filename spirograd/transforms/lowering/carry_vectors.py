@@ -1,7 +1,7 @@
-"""Vectors that control operations pass on as one value, in place of their elements, on GPUs that LLVM compiles for.
+"""Vectors that loops and branches pass on as one value in place of their elements, on GPUs that LLVM compiles for.
 
-The front end traces a vector as its elements. If one is indexed at run time, they become a vector there: n stores to memory, one access,
-and n loads. In a loop that carries the elements, each access needs them. If the loop carries the vector, it stays in memory.
+The front end traces a vector as its elements. If a vector is indexed at run time, its elements are packed there: n stores to memory, one
+access, and n loads. In a loop that carries the elements, each access costs these. If the loop carries the vector, it stays in memory.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.fold import fold
 
-# Shorter vectors may be faster in registers: most of their elements are read and written by number.
+# Shorter vectors may be faster in registers, because most of their elements are accessed at constant indices.
 _LEAST = 16
-# Each round finds vectors in the loops and branches inside of those that the one before has found.
+# Each round finds vectors in the loops and branches inside of those that the previous round has found.
 _ROUNDS = 8
 # Operands of loops, and parameters of their regions, before the loop-carried values.
 _FIXED, _LEADING = {ops.for_: 2, ops.while_: 0}, {ops.for_: 1, ops.while_: 0}
 
-# Runs of results: the number of the first one -> how many there are.
+# Runs of consecutive results: the number of the first one -> the length of the run.
 _Runs = dict[int, int]
 
 
 def carry_vectors(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make one result, and one loop-carried value, of consecutive ones that an operation `vec` in the kernel takes all together."""
+    """Merge consecutive results, and loop-carried values, into a vector if an operation `vec` in the kernel takes all of them together."""
     if not ctx.options.optimize or not ctx.caps.target.local_vectors or ops.vec not in kernel.codes:
         return kernel
     for _ in range(_ROUNDS):
@@ -42,7 +42,7 @@ def carry_vectors(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _runs(kernel: Kernel) -> dict[Op, _Runs]:
-    """Return, for control operations, the runs of their results that some `vec` takes."""
+    """Return, for each control operation, the runs of results that some `vec` takes."""
     runs: dict[Op, _Runs] = {}
     owners: dict[Op, tuple[Op, int]] = {}  # parameter -> its loop, and the number of the loop-carried value
     for op in kernel.walk():
@@ -58,14 +58,14 @@ def _runs(kernel: Kernel) -> dict[Op, _Runs]:
 
 
 def _source(value: Op, owners: dict[Op, tuple[Op, int]]) -> tuple[Op | None, int]:
-    """Return the control operation that ``value`` is a result or loop-carried value of, and its number."""
+    """Return the control operation of which ``value`` is a result or a loop-carried value, and its number there."""
     if value.code is ops.result and (value.args[0].code is ops.if_ or value.args[0].code in LOOPS):
         return value.args[0], value.attr
     return owners.get(value, (None, 0))
 
 
 def _add(runs: _Runs, first: int, count: int) -> None:
-    """Add a run that has no element in common with another one."""
+    """Add a run, unless it shares an element with another one."""
     if all(first + count <= other or other + n <= first for other, n in runs.items()):
         runs[first] = count
 
@@ -99,7 +99,7 @@ class _Carry(Rewriter):
         return Region(params, self.b.end(results).ops)
 
     def _params(self, region: Region, leading: int, runs: _Runs) -> tuple[Op, ...]:
-        """Return the new parameters. Elements are extracted from those that are vectors."""
+        """Return the new parameters, and extract the elements of those that are vectors."""
         params, carried = list(region.params[:leading]), region.params[leading:]
         for k, count in _steps(len(carried), runs):
             if count == 0:

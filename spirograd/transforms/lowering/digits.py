@@ -14,8 +14,8 @@ from spirograd.ir.nodes import Op
 
 
 class Digit(NamedTuple):
-    """A digit ``(base / div % mod) * scale``; mod 0 means no modulo. Divisions round to 0, so that all of this also holds for negative
-    numbers."""
+    """A digit ``(base / div % mod) * scale``; a ``mod`` of 0 means no modulo. Divisions round towards 0, so all rules also hold for
+    negative numbers."""
 
     base: Op
     div: int

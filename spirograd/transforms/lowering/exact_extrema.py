@@ -1,4 +1,4 @@
-"""Reproducible float extrema: the gradient recomputes them, and must find exactly the value that the primal stored."""
+"""Reproducible float extrema: the gradient recomputes values, and must find exactly the extremum that the primal stored."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _KINDS = frozenset(("min", "max"))
 
 
 def exact_extrema(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Mark arithmetic as "exact" (never fused) in each outermost operation with an atomic minimum or maximum of floats in outer memory.
+    """Mark the float arithmetic of each outermost operation that contains an atomic minimum or maximum of floats in outer memory as "exact"
+    (never fused).
 
-    Otherwise the kernel and its gradient, compiled apart, could fuse different operations, and no iteration of the gradient would recognise
-    its value as the extremum.
+    Otherwise the kernel and its gradient, which are compiled separately, could fuse different operations, and no iteration of the gradient
+    would recognise its value as the extremum.
     """
     if ops.atomic not in kernel.codes or not any(_is_extremum(op) for op in kernel.walk()):
         return kernel
@@ -31,7 +32,7 @@ def exact_extrema(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def exact(kernel: Kernel, marked: Collection[Op]) -> Kernel:
-    """Return ``kernel`` with the float arithmetic among ``marked`` never fused."""
+    """Mark the float arithmetic among the operations ``marked`` as never fused."""
     return _Exact(marked).kernel(kernel)
 
 

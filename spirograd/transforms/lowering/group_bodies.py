@@ -1,4 +1,4 @@
-"""The bodies of grouped tasks, in pieces between the points where the threads of a group meet."""
+"""The bodies of grouped tasks, in pieces between the points at which the threads of a group synchronise."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from spirograd.base.matrix_shapes import SHAPES, TOTAL, row_stride
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
+from spirograd.ir.nodes import Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 
-# Emitted for the entire group as in branches and loops that invocations run on their own.
+# Operations that are emitted in the same way for the group and in branches and loops that each invocation runs by itself.
 _AS_IN_BRANCHES = ops.TILES | {ops.workgroup_barrier}
 
 
 class GroupBody(Rewriter):
-    """A walk over the operations at group level. ``pending``: the operations since the last meeting point, which each thread runs on its
-    own.
+    """A walk over the operations at group level. ``pending``: the operations since the last synchronisation, which each thread runs by
+    itself.
 
-    A subclass defines how a piece runs (`flush`), and what happens where threads meet (`meet`).
+    A subclass defines how a piece runs (`flush`), and how threads synchronise (`meet`).
     """
 
     def __init__(self, b: Builder, values: GroupValues) -> None:
@@ -48,7 +48,7 @@ class GroupBody(Rewriter):
         raise NotImplementedError
 
     def meet(self, op: Op) -> None:
-        """Emit an operation at group level, after a flush."""
+        """Emit an operation at which threads synchronise, after a flush."""
         raise NotImplementedError
 
     def statements(self, region: Region) -> None:
@@ -61,7 +61,7 @@ class GroupBody(Rewriter):
                 if op.code.effect != "pure":
                     self.flush()  # it reads memory
                 self.visit(op)
-                self.env.setdefault(op, op)  # without operands that change, it is its own replacement
+                self.env.setdefault(op, op)  # without operands that change, the operation is its own replacement
                 for result in self.values.results.get(op, ()):
                     self.visit(result)
             elif self.values.at_group_level(op):
@@ -80,13 +80,14 @@ class GroupBody(Rewriter):
 
 
 class MaskedBody(GroupBody):
-    """The body of a GPU's invocation in a group in which some invocations may have no iteration. ``first``: the index of the first thread.
-    ``active``: whether this invocation has an iteration; None: all have. Inactive ones take part where threads meet, and do nothing else.
-    Conditions of the group that are not known to be the same in all threads are taken from the first, so that all take the same branch."""
+    """The body of an invocation on a GPU, in a group in which some invocations may have no iteration. ``first``: the index of the first
+    thread. ``number``: the number of this invocation in its group. ``active``: whether it has an iteration; None: all have one. Inactive
+    invocations only take part in synchronisation. A condition of the group that is not known to be uniform is taken from the first thread,
+    so that all threads take the same branch."""
 
-    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, first: Op, active: Op | None) -> None:
+    def __init__(self, b: Builder, values: GroupValues, caps: Capabilities, size: int, first: Op, active: Op | None, number: Op) -> None:
         super().__init__(b, values)
-        self.caps, self.size, self.first, self.active = caps, size, first, active
+        self.caps, self.size, self.first, self.active, self.number = caps, size, first, active, number
         self.memory: dict[object, SharedRef] = {}
         self.handlers |= {
             **dict.fromkeys((ops.idiv, ops.floordiv, ops.shr), self._quotient),
@@ -97,7 +98,7 @@ class MaskedBody(GroupBody):
         }
 
     def _quotient(self, op: Op) -> Op:
-        """Return the number of the group from the index of its first thread, which assemblers of GPUs see to be the same in all threads."""
+        """Return the number of the group, computed from the index of its first thread, which assemblers of GPUs recognise as uniform."""
         return self.b.emit(op.code, self.first, self.value(op.args[1]), type=op.type) if self.values.numbers_groups(op) else self.copy(op)
 
     def flush(self) -> None:
@@ -136,10 +137,10 @@ class MaskedBody(GroupBody):
             self._while(op)
 
     def _barrier_in_branch(self, op: Op) -> Op:
-        """Emit a barrier of a subgroup among the operations that each invocation runs on its own."""
+        """Emit a subgroup barrier among the operations that each invocation runs by itself."""
         if self.caps.target.naga:
             raise SpirogradUnsupportedError(
-                "this target has no barriers of subgroups in branches and loops whose condition differs between the threads of a group",
+                "this target has no subgroup barriers in branches and loops whose condition differs between the threads of a group",
                 op.loc,
                 "move the barrier out of the branch, or compute the condition from values that are the same in the whole group",
             )
@@ -160,7 +161,7 @@ class MaskedBody(GroupBody):
         self._stood_for(op, self.b.if_(condition, then, orelse, attr=ops.UNIFORM))
 
     def _divergent_if(self, op: Op) -> None:
-        """Emit both branches, each for the invocations that take it. The others take part in its barriers, see `check_divergence`."""
+        """Emit both branches, each for the invocations that take it. The others take part in its barriers only, see `check_divergence`."""
         b, outer, takes = self.b, self.active, self.value(op.args[0])
         ends = []
         for region, mine in zip(op.regions, (takes, b.emit(ops.not_, takes))):
@@ -196,7 +197,7 @@ class MaskedBody(GroupBody):
     # --- values of other threads ---------------------------------------------------------------------------------------------
 
     def thread_number(self) -> Op:
-        return self.b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
+        return self.number
 
     def _barrier(self) -> None:
         self.b.emit(ops.workgroup_barrier, type=VOID)
@@ -205,7 +206,7 @@ class MaskedBody(GroupBody):
         return self.memory.setdefault((use, t), SharedRef(f"{use}_{t.name}", t, length))
 
     def _of_group(self, value: Op, op: Op) -> Op:
-        """Return ``value`` in the first thread of the group, which has an iteration."""
+        """Return the value of ``value`` in the first thread of the group, which always has an iteration."""
         if value in self.values.shared:
             return self.value(value)
         b = self.b
@@ -240,7 +241,7 @@ class MaskedBody(GroupBody):
         self.env[op] = b.emit(op.code, value, attr=op.attr, type=t)
 
     def _read(self, op: Op) -> None:
-        """Emit a read of another lane, by the instruction of the device or through shared memory."""
+        """Emit a read of another lane's value, by an instruction of the device or through shared memory."""
         b, t = self.b, op.type
         assert isinstance(t, DType)
         value, lane = self.args(op)
@@ -253,10 +254,10 @@ class MaskedBody(GroupBody):
         self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))
         self._barrier()
 
-    # --- tiles: groups of one whole subgroup ------------------------------------------------------------------------------------
+    # --- tiles: groups of a single subgroup ------------------------------------------------------------------------------------
 
     def _tile_entries(self, op: Op) -> Op:
-        """Return the entries of a tile. Rows go through shared memory, from which invocations load the entries that the instruction
+        """Return the entries of a tile. Rows are stored to shared memory, from which invocations load the entries that the instruction
         requires."""
         n, t = len(op.args), op.args[0].type
         ref = self._shared_rows(n, t)
@@ -278,7 +279,7 @@ class MaskedBody(GroupBody):
         return self.b.emit(ops.matrix_product, *self.args(op), attr=attr, type=op.type)
 
     def _instruction(self, t: Type, use: str) -> str:
-        """Return the name of the device's product whose total, or whose factors, have type ``t``."""
+        """Return the name of the device's matrix product whose total, or whose factors, have type ``t``."""
         return next(name for name in self.caps.matrix_shapes if SHAPES[name].element(use) is t)
 
     def _between_barriers(self, code: ops.OpCode, args: Sequence[Op], attr: object, t: Type) -> Op:
@@ -293,7 +294,7 @@ class MaskedBody(GroupBody):
         return self._shared(f"tile{n}", t, n * row_stride(n, t))
 
     def _first_of_row(self, n: int, t: DType) -> Op:
-        """Return the index in shared memory where the row of this thread begins; for threads without one, that of another row."""
+        """Return the index in shared memory at which the row of this thread begins, or the index of another row in threads without one."""
         b, row = self.b, self.thread_number()
         if n < self.size:
             row = b.emit(ops.and_, row, b.const(n - 1))
@@ -313,7 +314,7 @@ class MaskedBody(GroupBody):
             b.if_(has_row, stores, b.end())
 
     def _in_rows(self, n: int, row: Op) -> Op:
-        """Return ``row`` in threads that have one, zeros in others."""
+        """Return ``row`` in threads that have a row, and zeros in others."""
         b, t = self.b, row.type
         has_row = self._has_row(n)
         assert isinstance(t, Vec)
@@ -325,15 +326,15 @@ class MaskedBody(GroupBody):
 
 
 def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:
-    """Return the number in the group of ``lane`` of the subgroup of thread ``local``, always below ``count``."""
+    """Return the number in the group of lane ``lane`` in the subgroup of thread ``local``, which is always below ``count``."""
     first = b.emit(ops.and_, local, b.const(-lanes))
     inside = b.emit(ops.and_, lane, b.const(lanes - 1))
     return b.emit(ops.min_, b.emit(ops.add, first, inside), b.emit(ops.sub, count, b.const(1)))
 
 
 def check_divergence(values: GroupValues) -> None:
-    """Raise SpirogradUnsupportedError for a subgroup operation in a loop that threads may leave one by one, or in a branch that only some
-    take (unless threads only wait in it), on GPUs where the compiler forms the subgroups."""
+    """Raise SpirogradUnsupportedError for a subgroup operation in a loop or branch in which threads diverge (except for branches that only
+    contain barriers), on GPUs where the compiler forms the subgroups."""
     for op in sorted(values.divergent, key=lambda op: op.loc.line if op.loc else 0):
         if not (op.code is ops.if_ and _only_waits(op, values)):
             what = "a branch" if op.code is ops.if_ else "a loop"
@@ -345,8 +346,8 @@ def check_divergence(values: GroupValues) -> None:
 
 
 def _only_waits(branch: Op, values: GroupValues) -> bool:
-    """Return whether threads meet in ``branch`` only at barriers of subgroups, and no memory access in it is done for the entire group: all
-    threads would do it, also those that do not take the branch."""
+    """Return whether threads synchronise in ``branch`` only at subgroup barriers, and no memory access in it is made for the entire group,
+    which threads that do not take the branch would make, too."""
     inside = [op for region in branch.regions for op in region.walk()]
     return all(
         (not meets(op) or bool(op.regions) or op.code is ops.subgroup_barrier) and (op not in values.shared or op.code.effect == "pure")

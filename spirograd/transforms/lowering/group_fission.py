@@ -1,10 +1,10 @@
-"""Fission of grouped tasks on CPUs: an iteration of the task is a group, whose threads are the iterations of loops between the points where
-they meet.
+"""Fission of grouped tasks on CPUs: an iteration of the task is a group, whose threads are iterations of loops between the points at which
+they synchronise.
 
 A value that is used beyond such a point is kept in an array with an element for each thread, unless it is cheap to recompute. Loops and
-branches in which all threads meet run once for the group; a condition that is not known to be the same in all threads is taken from the
-first thread. In branches and loops in which only subgroups meet, a mask says which threads take part: a branch runs if any thread takes it,
-and iteration k of a loop runs for all threads that have one, so that threads meet as in the interpreter.
+branches in which all threads synchronise run once for the group; a condition that is not known to be uniform is taken from the first
+thread. In branches and loops in which only subgroups synchronise, a mask says which threads take part: a branch runs if any thread takes
+it, and iteration k of a loop runs for all threads that have one, so that threads synchronise as in the interpreter.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.group_bodies import GroupBody, lane_of_group
 from spirograd.transforms.pass_context import PassContext
 
-# Operations that cost as much as a load and a store of a value.
+# The number of operations that cost as much as a load and a store of a value.
 _CHEAP = 6
 
 
 def fission_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make grouped tasks tasks over groups, on targets without invocations."""
+    """Turn grouped tasks into tasks over groups, on targets without invocations."""
     return kernel if ctx.caps.target.invocations else _FissionGroups(ctx).kernel(kernel)
 
 
 def divergence_sites(kernel: Kernel, ctx: PassContext) -> tuple[FaultSite, ...]:
-    """Return the sites that `fission_groups` checks while the kernel runs, with the checks of indices."""
+    """Return the fault sites of the checks for divergence that `fission_groups` emits where indices are checked."""
     if ctx.caps.target.invocations or not ctx.options.check_bounds:
         return ()
     tasks = [op for op in kernel.body.ops if op.code is ops.task and op.attr.grouped]
@@ -40,7 +40,7 @@ def divergence_sites(kernel: Kernel, ctx: PassContext) -> tuple[FaultSite, ...]:
 
 
 def _divergence(op: Op) -> FaultSite:
-    message = "threads of a group differ about this branch or loop, in which they wait for each other: all have to go the same way"
+    message = "threads of a group diverge at this branch or loop, in which they synchronise: all of them must take the same path"
     return FaultSite("barrier", message, (), op.loc)
 
 
@@ -83,11 +83,11 @@ class FissionedBody(GroupBody):
         self.checks = checks
         self.handlers |= {ops.subgroup_read: self._read, ops.subgroup_ballot: self._ballot, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
-        self.env[values.index] = first  # values of the group that are the same for the index of each thread are computed from it
+        self.env[values.index] = first  # stands for the index of each thread where values of the group are computed from it
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
-        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # arrays that subgroups read, by the operation; votes: a word for each subgroup
+        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # by operation: arrays that subgroups read; for votes, a word for each subgroup
         self.arrays = 0
-        self.mask: SharedRef | None = None  # the threads that take part; None: all
+        self.mask: SharedRef | None = None  # the mask of threads that take part; None: all
         self.thread: Op | None = None  # the number of the thread, inside of a loop over threads
 
     # --- loops over threads --------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class FissionedBody(GroupBody):
             for op in done:
                 self._fetch_operands(op)
                 self.visit(op)
-                self.env.setdefault(op, op)  # without operands, it is its own replacement
+                self.env.setdefault(op, op)  # without operands, the operation is its own replacement
                 if op in self.kept:
                     self._keep(self.kept[op], self.value(op))
 
@@ -134,7 +134,7 @@ class FissionedBody(GroupBody):
             self._fetch(value)
 
     def _fetch(self, value: Op) -> Op:
-        """Return a value of the thread whose loop is being emitted."""
+        """Return a value in the thread whose iteration is being emitted."""
         if value in self.env:
             return self.env[value]
         if value in self.kept:
@@ -193,8 +193,8 @@ class FissionedBody(GroupBody):
         return b.emit(ops.ne, value, b.const(0, u8)) if t is u1 else value
 
     def _arrays(self, value: Op) -> tuple[SharedRef, ...]:
-        """Return the arrays of a value. A value without arrays gets some that hold it here, but perhaps not on other paths through the
-        body."""
+        """Return the arrays of a value. A value without arrays gets new ones, which hold it here, but not necessarily on other paths
+        through the body."""
         if value in self.kept:
             return self.kept[value]
         arrays = self._new_arrays(value.type)
@@ -237,7 +237,8 @@ class FissionedBody(GroupBody):
         return self._held(self.read[op], value.type, source)
 
     def _votes(self, holds: Op) -> SharedRef:
-        """Return a word for each subgroup, with a bit for each thread that takes part: whether ``holds``."""
+        """Return an array with a word for each subgroup, in which the bits of threads that take part and for which ``holds`` is true are
+        set."""
         b = self.b
         self.arrays += 1
         words = SharedRef(f"votes{self.arrays}", u32, -(-self.size // self.lanes))
@@ -259,14 +260,14 @@ class FissionedBody(GroupBody):
         return self.b.load(self.read[op][0], self._subgroup())
 
     def _atomic(self, op: Op) -> Op:
-        """Return the result of an atomic. The threads of a group take turns, so shared memory needs no atomics."""
+        """Return the result of an atomic. The threads of a group run one after the other, so shared memory needs no atomics."""
         kind, ref = op.attr
         if not isinstance(ref, SharedRef):
             return self.copy(op)
         return self.b.update(kind, ref, *self.args(op))
 
     def _of_group(self, value: Op, op: Op) -> Op:
-        """Return ``value``, on which the control operation ``op`` depends, in the first thread."""
+        """Return the value in the first thread of ``value``, on which the control operation ``op`` depends."""
         if value in self.values.shared:
             return self.value(value)
         if self.checks:
@@ -278,7 +279,7 @@ class FissionedBody(GroupBody):
         return self._held(self._arrays(value), value.type, self.b.const(0))
 
     def _results(self, op: Op) -> tuple[list[Op], dict[int, tuple[SharedRef, ...]]]:
-        """Return the results of a control operation that are values of the group, and arrays for the others, by number."""
+        """Return the results of a control operation that are values of the group, and arrays for its other results, by number."""
         results = self.values.results.get(op, [])
         own = {r.attr: self._new_arrays(r.type) for r in results if r not in self.values.shared}
         self.kept.update({r: own[r.attr] for r in results if r.attr in own})
@@ -317,7 +318,7 @@ class FissionedBody(GroupBody):
             b.if_(some, then, b.end())
 
     def _taking_part(self, holds: Callable[[], Op]) -> SharedRef:
-        """Return a mask of the threads that take part here and for which ``holds`` is true. It is emitted in a loop over them."""
+        """Return a mask of the threads that take part and for which ``holds``, which is emitted in a loop over these threads, is true."""
         b, (mask,) = self.b, self._new_arrays(u1)
         if self.mask is not None:
             for _ in self._each_thread(masked=False):
@@ -335,7 +336,7 @@ class FissionedBody(GroupBody):
         return b.emit(ops.ne, total, none)
 
     def _carried(self, op: Op, fixed: int) -> tuple[list[int], dict[int, tuple[SharedRef, ...]]]:
-        """Return the loop-carried values of the group, by number, and arrays for the others; both have their initial values."""
+        """Return the loop-carried values of the group, by number, and arrays for the others; both hold the initial values."""
         initial = op.args[fixed:]
         count = len(initial)
         params = [region.params[len(region.params) - count :] for region in op.regions]
@@ -383,7 +384,7 @@ class FissionedBody(GroupBody):
         self._finished(op, common, self.b.while_(initial, tested, repeated))
 
     def _divergent_for(self, op: Op) -> None:
-        """Emit iteration k of each thread that has one, for k from 0 on. Each thread has an index and a mask."""
+        """Emit a loop that runs iteration k of each thread that has one, for k from 0 on. Each thread has an index and a mask."""
         b, outer, (region,) = self.b, self.mask, op.regions
         _, own = self._carried(op, 2)
         t = region.params[0].type

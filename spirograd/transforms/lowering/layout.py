@@ -48,7 +48,7 @@ _INDEX_LIMIT = 2**31
 
 
 def entry_type(t: DType) -> DType:
-    """Return the type of a scalar argument's entry in the block: at least 32 bits, so that no device needs small types for it."""
+    """Return the type of a scalar argument's entry in the block. It has at least 32 bits, because devices may lack narrower types."""
     if t is f16:
         return f32
     if t.size >= 4:
@@ -57,7 +57,7 @@ def entry_type(t: DType) -> DType:
 
 
 def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
-    """Return the argument block of a kernel at kernel level, with exactly the entries that it uses.
+    """Return the argument block of a kernel at kernel level, which has exactly the entries that the kernel uses.
 
     Order: addresses (trees, arrays, temporaries, adstacks, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries
     (scalars, extents, bases and pitches of adstacks, seed, launch number). Narrower scalars are widened (`entry_type`), to the ``dtype`` of
@@ -80,7 +80,7 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         slots.add(Slot("locks"))
     if unfinished_sites(kernel, ctx.caps):
         slots |= {Slot("fault"), Slot("launch", dtype=u32)}
-    if ctx.caps.target.interpreted:  # adstacks of the interpreter grow as they are written
+    if ctx.caps.target.interpreted:  # the interpreter's adstacks grow as they are written
         slots = {s for s in slots if s.kind not in set(AdstackWord)}
     if ctx.caps.target.checks_accesses:
         slots |= {Slot("fault"), Slot("launch", dtype=u32)}
@@ -173,8 +173,8 @@ def layout(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Layout(Rewriter):
-    """The rewriter of the pass. ``slots_together``: a thread slot is contiguous; else the elements of all are interleaved, so that
-    neighbouring invocations access neighbouring words."""
+    """The rewriter of the pass. ``slots_together``: each thread slot is contiguous; otherwise the elements of all slots are interleaved, so
+    that neighbouring invocations access neighbouring words."""
 
     def __init__(self, kernel: Kernel, block: ArgBlock, slots_together: bool) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class _Layout(Rewriter):
         # by the slot without its offset, the key of `_slots_of`
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
         self.buffers: dict[int, BufferRef] = {}
-        self.accesses = called_accesses(kernel)  # calls may state accesses that passes have removed, which have no entry
+        self.accesses = called_accesses(kernel)  # calls may declare accesses that passes have removed, which have no entry
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
@@ -250,8 +250,8 @@ class _Layout(Rewriter):
         return self.b.append(Op(op.code, op.type, self.args(op), MemoryCall(name, tuple(accesses)), (), op.loc, op.primal))
 
     def _claim(self, op: Op) -> Op:
-        """Return the thread slot of the adstacks behind a guard. A claim beyond the last one gives the last, or the first if there is none:
-        the check that `place_adstacks` emits behind the claim reports it."""
+        """Return the thread slot for the adstacks behind a guard. A claim beyond the last slot gets the last one (or number 0 if there are
+        no slots); the check that `place_adstacks` emits after the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
@@ -262,7 +262,7 @@ class _Layout(Rewriter):
     # --- values in memory --------------------------------------------------------------------------------------------------
 
     def _pack(self, value: Op) -> Op:
-        """Return a value as it lies in memory: u1 as a byte."""
+        """Return a value in its form in memory: u1 as a byte."""
         return self.b.cast(value, storage(u1)) if value.type is u1 else value
 
     def _unpack(self, value: Op, op: Op) -> Op:
@@ -316,7 +316,7 @@ class _Layout(Rewriter):
         return self._add(total, offset)
 
     def _in_order(self, layout: Layout, indices: Sequence[Op], t: DType, size: int) -> Op | None:
-        """Return the element that the terms of a layout give, if the indices are digits of one number that can be recombined, else None."""
+        """Return the element index, if the indices are digits of one number that the layout recombines, else None."""
         if layout.origin or len(layout.terms) < 2 or any(term.div != 1 or term.mod for term in layout.terms):
             return None
         split = [(*offset_of(indices[term.axis]), term.stride // size) for term in layout.terms]
@@ -333,7 +333,7 @@ class _Layout(Rewriter):
         return self._add(total, self.b.const(sum(constant * stride for _, constant, stride in split), t))
 
     def _component(self, ref: FieldRef, indices: Sequence[Op], t: DType, size: int) -> Op:
-        """Return the offset of a component in elements: a table entry if the number is constant, else a multiple or a chain of choices."""
+        """Return the offset of a component in elements: a constant if the number is constant, else a multiple or a chain of selections."""
         table = [c // size for c in ref.layout.components]
         if all(i.code is ops.const for i in indices):
             number = component_number([int(i.attr) for i in indices], ref.element_shape)
@@ -374,7 +374,7 @@ class _Layout(Rewriter):
         number, info = self.adstacks[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
         if ref.capacity in self.checked:
-            # An index beyond the capacity becomes the last entry: the check that `sizing` emits for these loops reports it.
+            # An index beyond the capacity accesses the last entry; the check that `sizing` emits for these loops reports it.
             last = self._sub(self._word(AdstackWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
@@ -393,8 +393,8 @@ class _Layout(Rewriter):
         return self._word(kind, number)
 
     def _word(self, kind: AdstackWord, number: int) -> Op:
-        """Return a word of the launch for its adstacks. Tasks whose adstacks are placed on the device begin with an `adstack_word` for each
-        word."""
+        """Return a word that describes the adstacks of a launch. Tasks whose adstacks are placed on the device begin with an `adstack_word`
+        for each."""
         return self.words[kind, number] if self.placed and kind in PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:
@@ -435,7 +435,7 @@ class _Layout(Rewriter):
 
 
 def _field_extent(ref: FieldRef) -> int:
-    """Return the end of the largest byte address, relative to the tree, of an element of ``ref``."""
+    """Return the end of the last element of ``ref``, in bytes from the beginning of the tree."""
     end = max(ref.layout.components) + ref.dtype.size
     for term in ref.layout.terms:
         count = -(-ref.shape[term.axis] // term.div)

@@ -13,7 +13,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def legalize(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Give every operation operands for which the device's own instruction has the meaning of ir/ops.py."""
+    """Rewrite every operation such that the device's own instructions have the meaning that ir/ops.py defines."""
     return _Legalize(ctx).kernel(kernel)
 
 
@@ -76,7 +76,7 @@ class _Legalize(Rewriter):
         return self.b.cast(x, f16) if self.caps.nearest_f16 else to_half(self.b, x)
 
     def _div(self, op: Op) -> Op:
-        """Divide f16 in f32, which rounds correctly. Vulkan's own division may be off by 2.5 ulp, and is: 7 / 7 was 0.9995 on an NVIDIA
+        """Divide f16 in f32, which rounds correctly. Vulkan allows an error of 2.5 ulp, and devices use it: 7 / 7 was 0.9995 on an NVIDIA
         H100."""
         if op.type is not f16:
             return self.copy(op)
@@ -84,13 +84,13 @@ class _Legalize(Rewriter):
         return self._to_half(self.b.emit(ops.div, a, b))
 
     def _rounded(self, op: Op) -> Op:
-        """Round f64 from the floor of the magnitude. Without AVX-512 llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""
+        """Round f64 by the floor of the magnitude. Without AVX-512, llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""
         (x,) = self.args(op)
         return self.copy(op) if _dtype(x).bits < 64 else rounded(self.b, op.code, x)
 
     def _max(self, op: Op) -> Op:
-        """Emit the maximum of 64-bit integers by comparing. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of
-        it. It treats an unsigned comparison with a selection alike, so words are compared and chosen there."""
+        """Emit the maximum of 64-bit integers by comparisons. NVIDIA's driver 580 loses upper words of `max(x, 1) - 1` and of quotients of
+        it. It does the same for an unsigned comparison with a selection, so unsigned words are compared and selected separately."""
         x, y = self.args(op)
         if _dtype(x).is_float or _dtype(x).bits < 64:
             return self.copy(op)
@@ -130,16 +130,14 @@ def _may_be_negative(divisor: Op) -> bool:
 
 
 def _guard(b: Builder, divisor: Op) -> Op:
-    """Return ``divisor``, or 1 where dividing by it may trap: for 0 and, if possible, for -1."""
+    """Return ``divisor``, or 1 where division by it may trap: for 0 and, if it may be negative, for -1."""
     if _always_safe(divisor):
         return divisor
     t = _dtype(divisor)
-    if _may_be_negative(divisor):
-        shifted = b.emit(ops.bitcast, b.emit(ops.add, divisor, b.const(1, t)), type=unsigned(t))
-        bad = b.emit(ops.le, shifted, b.const(1, unsigned(t)))
-    else:
-        bad = b.emit(ops.eq, divisor, b.const(0, t))
-    return b.emit(ops.select, bad, b.const(1, t), divisor)
+    if not _may_be_negative(divisor):
+        return b.emit(ops.max_, divisor, b.const(1, t))
+    shifted = b.emit(ops.bitcast, b.emit(ops.add, divisor, b.const(1, t)), type=unsigned(t))
+    return b.emit(ops.select, b.emit(ops.le, shifted, b.const(1, unsigned(t))), b.const(1, t), divisor)
 
 
 def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:
@@ -153,7 +151,7 @@ def _mend(b: Builder, dividend: Op, divisor: Op, result: Op) -> Op:
 
 
 def quotient(b: Builder, x: Op, y: Op) -> Op:
-    """Return x / y, truncated; 0 if y is 0."""
+    """Return x / y, rounded towards 0; 0 if y is 0."""
     return _mend(b, x, y, b.emit(ops.idiv, x, _guard(b, y)))
 
 
@@ -170,7 +168,7 @@ def _power_of_two(y: Op) -> int:
 
 
 def _needs_step(b: Builder, r: Op, y: Op) -> Op:
-    """Return whether rounding down differs from truncating: the remainder is not 0 and its sign differs from that of the divisor."""
+    """Return whether rounding down differs from truncation: the remainder is not 0 and its sign differs from the divisor's."""
     zero = b.const(0, _dtype(r))
     if y.code is ops.const:
         return b.emit(ops.lt if y.attr > 0 else ops.gt, r, zero)
@@ -218,7 +216,7 @@ def saturate(b: Builder, x: Op, target: DType) -> Op:
         low = b.emit(ops.max_, wide, b.const(int(target.min)))
         return b.cast(b.emit(ops.min_, low, b.const(int(target.max))), target)
     t = _dtype(x)
-    # Powers of two (or 0), so exact in every float type.
+    # Both are powers of two (or 0), so they are exact in every float type.
     low_bound, high_bound = b.const(float(target.min), t), b.const(float(int(target.max) + 1), t)
     too_low, too_high = b.emit(ops.lt, x, low_bound), b.emit(ops.ge, x, high_bound)
     inside = b.emit(ops.and_, b.emit(ops.ge, x, low_bound), b.emit(ops.lt, x, high_bound))
@@ -241,7 +239,7 @@ def to_half(b: Builder, x: Op) -> Op:
 
     pattern = bits(x)
     magnitude = b.emit(ops.and_, pattern, constant(0x7FFFFFFF))
-    # 13 bits of the significand are dropped: half of their unit is added, less one if the rest is even.
+    # 13 bits of the significand are dropped: half a unit of the last bit that stays is added, less one if that bit is 0 (ties to even).
     even = b.emit(ops.and_, b.emit(ops.shr, magnitude, constant(13)), constant(1))
     raised = b.emit(ops.add, b.emit(ops.add, magnitude, constant(0xFFF)), even)
     rounded = b.emit(ops.and_, raised, constant(0xFFFFE000))

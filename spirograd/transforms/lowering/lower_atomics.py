@@ -1,6 +1,6 @@
 """Lowering of atomics that the device lacks.
 
-They become atomics on the bits of floats, loops over compare-and-swap of the words that hold the element, or one of the forms of
+They become atomics on the bits of floats, loops over compare-and-swap on the words that hold the element, or follow a strategy of
 `native_atomics`.
 """
 
@@ -43,7 +43,7 @@ class _LowerAtomics(Rewriter):
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
         if isinstance(ref, SharedRef) or is_native(kind, ref.dtype, self.caps):
-            return self.copy(op)  # in shared memory `private_copies` only emits atomics that the device has
+            return self.copy(op)  # `private_copies` emits only atomics that the device has in shared memory
         index, value = self.args(op)
         self._need_words(op, f"atomic {kind}", ref)
         if ref.dtype.bits < 32:
@@ -75,21 +75,21 @@ class _LowerAtomics(Rewriter):
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
         if ref.dtype.bits == 64 and not self.caps.atomic_int64:
-            message = f"{what} on '{ref.name}' ({ref.dtype}) needs 64-bit atomics, which this device (target {self.caps.target_name}) lacks"
+            message = f"{what} on `{ref.name}` ({ref.dtype}) needs 64-bit atomics, which this device (target {self.caps.target_name}) lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a 32-bit type, or another device")
 
 
 _OPPOSITE = {"min": "max", "max": "min"}
 _SIGNED = {32: i32, 64: i64}
-# The bits of positive infinity; those of NaN are larger, apart from the sign.
+# The bits of positive infinity. Those of NaN are larger, apart from the sign.
 _INFINITY = {32: 0x7F800000, 64: 0x7FF0000000000000}
 
 
 def extremum(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
-    """Emit an atomic minimum or maximum of a float of 32 or 64 bits, by one atomic on its bits. Return the element before.
+    """Emit an atomic minimum or maximum of a float of 32 or 64 bits, as one atomic on its bits. Return the old element.
 
-    Floats that are not negative are in the order of their bits, as signed integers; negative floats are in the opposite order, as unsigned
-    ones, above all others. NaN fits neither order: if the value or the element is NaN, a loop over compare-and-swap follows.
+    The bits of non-negative floats, as signed integers, have the order of the floats; those of negative floats, as unsigned integers, have
+    the opposite order, above all others. NaN fits neither order: if the value or the element is NaN, a loop over compare-and-swap follows.
     """
     t = ref.dtype
     i = _SIGNED[t.bits]
@@ -142,7 +142,7 @@ def _unbits(b: Builder, bits: Op, t: DType) -> Op:
 
 
 def _retry(b: Builder, view: BufferRef, index: Op, next_word: Callable[[Op], tuple[Op, Op | None]]) -> Op:
-    """Emit a loop over compare-and-swap until the word did not change in between. Return the word before.
+    """Emit a loop over compare-and-swap that ends when the word did not change in between. Return the old word.
 
     ``next_word`` returns the new word and, if the store is conditional, the condition.
     """
@@ -160,7 +160,7 @@ def _retry(b: Builder, view: BufferRef, index: Op, next_word: Callable[[Op], tup
 
 
 def update(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], Op]) -> Op:
-    """Emit code that atomically replaces a 32-bit or 64-bit element by ``new(element)``. Return the element before."""
+    """Emit code that atomically replaces a 32-bit or 64-bit element by ``new(element)``. Return the old element."""
     t = ref.dtype
     return _unbits(b, _retry(b, _view(ref), index, lambda word: (_bits(b, new(_unbits(b, word, t))), None)), t)
 
@@ -192,10 +192,10 @@ def update_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tu
 
 # --- without compare-and-swap ------------------------------------------------------------------------------------------
 
-# An odd number near 2**32 / golden ratio: the upper bits of its multiples spread numbers that are consecutive, or a power of two apart.
+# An odd number near 2**32 / golden ratio: the upper bits of its products differ for factors that are consecutive, or a power of two apart.
 _SPREAD = 0x9E3779B9
-# The number of attempts at a lock in one iteration, for drivers that count iterations and end loops. The operating system may suspend a
-# thread that holds a lock for any time: 65,535 iterations of one attempt each take a millisecond.
+# The number of attempts at a lock in one iteration, for drivers that end loops after a number of iterations. The operating system may
+# suspend a thread that holds a lock for any time, and 65,535 iterations with one attempt each take only a millisecond.
 _TRIES = 32
 
 
@@ -207,7 +207,7 @@ class _WithoutCas(_LowerAtomics):
         slots = ctx.block.slots if ctx.block is not None else ()
         self.locks = next((BufferRef("locks", s, u32) for s in slots if s.kind == "locks"), None)
         self.strategies: dict[Op, Strategy] = {}
-        self.numbers: dict[object, int] = {}  # numbers of the memory regions of a task that locks guard
+        self.numbers: dict[object, int] = {}  # numbers of the memory regions of a task that are guarded by locks
         self.handlers[ops.task] = self._task
 
     def _task(self, op: Op) -> Op:
@@ -246,7 +246,7 @@ class _WithoutCas(_LowerAtomics):
         self._check(exchange_loop(self.b, kind, ref, index, value), op)
 
     def _locked(self, op: Op, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> Op:
-        """Emit code that atomically replaces an element under its lock. Return the element before. ``new`` as in `_retry`, on elements."""
+        """Emit code that replaces an element under its lock. Return the old element. ``new`` as in `_retry`, on elements."""
         b, t = self.b, ref.dtype
         lock = self._lock(ref, index)
         word = u32 if t.bits < 32 else unsigned(t)
@@ -276,7 +276,7 @@ class _WithoutCas(_LowerAtomics):
         return b.cast(b.emit(ops.shr, spread, b.const(33 - LOCK_WORDS.bit_length(), u32)), i32)
 
     def _try(self, lock: Op) -> Op:
-        """Try to take the lock; the result is 0 on success. Another attempt is harmless: the owner finds the 1 that it left."""
+        """Try to take the lock; the result is 0 on success. A repeated attempt of the owner is harmless: it finds its own 1."""
         b = self.b
         assert self.locks is not None
         one = b.const(1, u32)
@@ -293,13 +293,14 @@ class _WithoutCas(_LowerAtomics):
         return b.if_(taken, again, b.end([first]))[0]
 
     def _open(self, lock: Op, last: Op) -> None:
-        """Release ``lock``. The store depends on ``last``, the result of the last atomic of the element, so that none comes after it."""
+        """Release ``lock``. The store depends on ``last``, the result of the last atomic on the element, so that no atomic comes after
+        it."""
         assert self.locks is not None
         even = self.b.emit(ops.and_, self.b.cast(last, u32), self.b.const(0xFFFFFFFE, u32))
         self.b.atomic("and", self.locks, lock, even)
 
     def _check(self, waiting: Op, op: Op) -> None:
-        """Record a fault if the loop ended while ``waiting`` (i32) was not 0, tested in another way than in the loop: see `check_loops`."""
+        """Record a fault if the loop ended while ``waiting`` (i32) was not 0. The test differs from the loop's own: see `check_loops`."""
         if self.caps.loop_limit:
             self.b.emit(ops.check, self.b.emit(ops.lt, waiting, self.b.const(1)), attr=unfinished(op, self.caps), type=VOID)
 
@@ -332,8 +333,8 @@ def exchange_loop(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -
 
 
 def _placeholder(b: Builder, kind: str, t: DType) -> Op:
-    """Return the bits of a value that leaves every other value unchanged. Infinities do not serve for "min" and "max": they win against
-    NaN."""
+    """Return the bits of a value that leaves every other value unchanged. For "min" and "max" it is not an infinity, because these win
+    against NaN."""
     if t.is_int:
         return b.const(int(ops.identity(kind, t)), unsigned(t))
     value = {"add": -0.0, "mul": 1.0, "min": math.nan, "max": math.nan}[kind]
@@ -341,7 +342,7 @@ def _placeholder(b: Builder, kind: str, t: DType) -> Op:
 
 
 def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
-    """Replace an element of 32 or 64 bits while this invocation holds its lock. Return its bits before, and the result of the last atomic.
+    """Replace an element of 32 or 64 bits while this invocation holds its lock. Return its old bits, and the result of the last atomic.
 
     Nothing is written if the element does not change: a plain store at the same time, for example one that opens a lock of the program,
     must not be undone.
@@ -359,10 +360,10 @@ def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tupl
 
 
 def replace_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
-    """Replace an element as `replace_word` does, for 8 and 16 bits, with the bits before in the low part of a u32.
+    """Replace an element of 8 or 16 bits as `replace_word` does. The old bits are in the low part of a u32.
 
-    One atomic flips the bits that differ: neighbours in the word, which other locks guard or plain stores write, stay unchanged, and
-    readers see the element before or after.
+    One atomic flips the bits that differ, so neighbours in the word, which other locks guard or plain stores write, stay unchanged, and
+    readers see either the old or the new element.
     """
     t = ref.dtype
     subword = subword_of(b, ref, index)

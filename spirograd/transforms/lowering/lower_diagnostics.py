@@ -27,12 +27,12 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
 _FAULT_COUNT = 3
-# The limit of the cursor, beyond which it no longer moves, so that no amount of printing wraps it around.
+# The limit beyond which the cursor no longer moves, so that no amount of printing wraps it around.
 _CURSOR_LIMIT = 1 << 31
 
 
 def diagnostics(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Lower `check` and `print`. Needs ``ctx.block`` with the slots that they use.
+    """Lower `check` and `print`. ``ctx.block`` must have the slots that they use.
 
     Sites are numbered by ``ctx.faults`` and ``ctx.prints``, or in order of appearance if those are empty.
     """
@@ -47,7 +47,7 @@ class _Diagnostics(Rewriter):
         self.faults = {site: k for k, site in enumerate(faults)}
         self.prints = {site: k for k, site in enumerate(prints)}
         self.slots = {s.kind: s for s in ctx.block.slots if s.kind in ("fault", "print", "launch")}
-        # With drivers that end loops early, the word in which a loop reports that it ended. The host reads it for such drivers only.
+        # The word in which a loop reports that it ended, for drivers that end loops early. The host reads it for such drivers only.
         self.loops = FAULT_LOOP_SITES if ctx.caps.loop_limit else 0
         self.handlers = {ops.check: self._check, ops.print_: self._print, ops.stack_room: self._stack_room}
 
@@ -70,8 +70,8 @@ class _Diagnostics(Rewriter):
         b.if_(bad, failed, b.end())
 
     def _record_loop(self, op: Op) -> None:
-        """Record a loop by one store. llvmpipe, which needs these checks, runs both branches of every `if` and masks the inactive lanes: an
-        atomic and four stores take as long as some iterations of the loop."""
+        """Record a loop by a single store. llvmpipe, which needs these checks, runs both branches of every `if` under masks, so an atomic
+        and four stores would take as long as some iterations of the loop."""
         ref = BufferRef("fault", self.slots["fault"], u32)
         launch = self.b.emit(ops.add, self._launch(), self.b.const(1, u32))
         self.b.store(ref, self.b.const(FAULT_LOOPS + self.faults[op.attr]), launch)

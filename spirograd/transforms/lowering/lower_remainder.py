@@ -1,4 +1,4 @@
-"""Lowering of quotients and remainders where the device's own are undefined or wrong."""
+"""Lowering of quotients and remainders where the device's operations are undefined or wrong."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def lower_remainder(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Lower a rem b to a - (a / b) * b, for signed integers on SPIR-V; and division of 64 bits to that of half the dividend.
+    """Lower a rem b to a - (a / b) * b, for signed integers on SPIR-V, and 64-bit division to the division of half the dividend.
 
     Vulkan leaves OpSRem undefined if an operand is negative, unless the device has VK_KHR_maintenance8 (appendix "Vulkan Environment for
-    SPIR-V"); NVIDIA's driver 580 then gives the unsigned remainder. Division is defined. Where code has quotient and remainder of one pair
-    of operands, as the decoding of a flat index has, this also shares the division.
+    SPIR-V"); NVIDIA's driver 580 then gives the unsigned remainder. Division is defined. If code computes both the quotient and the
+    remainder of two operands, for example to decode a flat index, they also share the division.
 
-    For 64 bits that driver computes remainders of sums of products wrong: the third value of `x = (x * 7 + 1) % 1009` is the second. It
-    recognises them in a - (a / b) * b, too, in every form of the quotient. With half of ``a`` it is right.
+    For 64 bits this driver computes wrong remainders of sums of products: the third value of `x = (x * 7 + 1) % 1009` equals the second. It
+    also recognises remainders in a - (a / b) * b, in every form of the quotient. With half of ``a`` the result is right.
     """
     return _Remainder().kernel(kernel) if ctx.caps.target.shader_arithmetic else kernel
 
@@ -40,7 +40,7 @@ class _Remainder(Rewriter):
         return self.b.emit(ops.sub, a, multiple)
 
     def _long(self, op: Op) -> tuple[Op, Op]:
-        """Return quotient and remainder of 64 bits, rounded to zero."""
+        """Return the quotient of 64 bits, rounded towards zero, and the remainder."""
         b = self.b
         if op.type is u64:
             return self._natural(*self.args(op))
@@ -50,7 +50,7 @@ class _Remainder(Rewriter):
         return self._negated(quotient, b.emit(ops.xor, *negative), i64), self._negated(remainder, negative[0], i64)
 
     def _natural(self, dividend: Op, divisor: Op) -> tuple[Op, Op]:
-        """Return quotient and remainder of unsigned numbers."""
+        """Return the quotient and the remainder of unsigned numbers."""
         b = self.b
         one, zero = b.const(1, u64), b.const(0, u64)
         half = b.emit(ops.idiv, b.emit(ops.shr, dividend, one), divisor)
@@ -61,7 +61,7 @@ class _Remainder(Rewriter):
         return quotient, b.emit(ops.sub, remainder, b.emit(ops.select, more, divisor, zero, type=u64))
 
     def _negated(self, value: Op, negative: Op, t: DType) -> Op:
-        """Return ``value``, or - ``value`` if ``negative``, as the integer type ``t``."""
+        """Return ``value``, negated if ``negative``, as the integer type ``t``."""
         b = self.b
         assert isinstance(value.type, DType)
         chosen = b.emit(ops.select, negative, b.emit(ops.neg, value), value, type=value.type)

@@ -6,31 +6,45 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from spirograd.analysis.exchangeable import is_exact
 from spirograd.analysis.group_values import GroupValues
-from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks, strided_factor
+from spirograd.analysis.workgroups import (
+    RowBlocks,
+    coarsening_factor,
+    group_size,
+    groups_together,
+    is_short,
+    row_blocks,
+    strided_factor,
+)
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import VOID, DType, i32, unsigned
-from spirograd.base.records import dataclass
+from spirograd.base.dtypes import VOID, DType, i32, u1, unsigned
+from spirograd.base.options import SINGLY
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
+from spirograd.ir.nodes import BuiltIn, Kernel, LoopAttr, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.whole_groups import are_whole
+from spirograd.transforms.lowering.assumed_guards import AssumedGuards, Evaluation, assume_guards
 from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence
 from spirograd.transforms.pass_context import PassContext
 
 
 def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Make every task one of kind "invocations", on targets that have them. The result is right for any number of workgroups.
+    """Turn every task into one of kind "invocations", on targets that have invocations. The result is correct for any number of workgroups.
 
     A serial task runs in invocation 0. In a range task each invocation evaluates the bounds, then runs every n-th iteration, where n is the
-    number of invocations; or every n-th block of iterations (thread coarsening), and one each of the remainder. The iterations of a block
-    are consecutive, or one workgroup size apart. Accumulators are combined in each workgroup, whose first invocation then runs ``finish``.
+    number of invocations; or every n-th block of iterations (thread coarsening), and one iteration of the remainder. The iterations of a
+    block are consecutive, or a workgroup size apart. Accumulators are combined in each workgroup, whose first invocation then runs
+    ``finish``.
     """
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
 
 
-# A function that emits the body of a loop: from its number and the accumulators so far, it returns the next ones.
+# Loads behind guards, from which on a version of the body without branches pays, although one iteration runs at a time.
+_GUARDED_LOADS = 2
+# A function that emits the body of a loop. Given the number of the iteration and the accumulators so far, it returns the next accumulators.
 _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
 
 
@@ -51,6 +65,17 @@ class _Share:
         return _as(b, b.emit(ops.add, self.low, number), self.type)
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The iterations that an invocation runs at a time: ``factor``, which are ``apart`` from each other, or ``along`` rows. ``guarded``:
+    the body for those in which all guards hold, if only these run at a time."""
+
+    factor: int
+    apart: int
+    along: RowBlocks | None
+    guarded: AssumedGuards | None
+
+
 class _LowerTasks(Rewriter):
     def __init__(self, ctx: PassContext) -> None:
         super().__init__()
@@ -60,21 +85,44 @@ class _LowerTasks(Rewriter):
     def _task(self, op: Op) -> Op:
         size = group_size(op, self.ctx.caps, self.ctx.options)
         self.b.begin()
-        coarsening = 1
+        coarsening, alternatives = 1, op.attr.alternatives
         if op.attr.kind == "serial":
             self._serial(op)
         elif op.attr.grouped:
-            self._groups(op, size)
+            together = groups_together(op, size, self.ctx.caps)
+            self._groups(op, size, together)
+            size *= together
         else:
-            coarsening, apart, along = coarsening_factor(op, size, self.ctx.caps), 1, None
-            if coarsening == 1:
-                coarsening, apart = strided_factor(op, size, self.ctx.caps), size
-            if coarsening == 1:
-                along = row_blocks(op, size, self.ctx.caps)
-            self._range(op, size, coarsening, apart, along)
-            coarsening = coarsening if along is None else along.factor
+            blocks = self._blocks(op, size)
+            if alternatives and blocks.factor > 1 and is_exact(op.regions[1]):
+                alternatives = (*alternatives, SINGLY)
+                if self.ctx.options.alternative == SINGLY:
+                    blocks = _Blocks(1, 1, None, None)
+            self._range(op, size, blocks)
+            coarsening = blocks.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
+        attr = replace(attr, alternatives=alternatives)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
+
+    def _blocks(self, task: Op, size: int) -> _Blocks:
+        """Return which iterations of a range task an invocation runs at a time."""
+        caps, guarded = self.ctx.caps, None
+        body = task.regions[1]
+        if not is_short(body) and not caps.cpu_driver:
+            guarded = assume_guards(body)
+            if guarded is not None and not is_short(guarded.body):
+                guarded = None
+        if guarded is not None:
+            task = Op(task.code, task.type, task.args, task.attr, (task.regions[0], guarded.body, *task.regions[2:]), task.loc)
+        factor, apart, along = coarsening_factor(task, size, caps), 1, None
+        if factor == 1:
+            factor, apart = strided_factor(task, size, caps), size
+        if factor == 1 or guarded is not None:  # Guards are about columns.
+            along = row_blocks(task, size, caps)
+        factor, apart = (factor, apart) if along is None else (along.factor, 1)
+        if guarded is not None and (factor == 1 or not guarded.hold_in_blocks(task.regions[0], factor, apart)):
+            return _Blocks(1, 1, None, guarded if guarded.guarded_loads >= _GUARDED_LOADS else None)
+        return _Blocks(factor, apart, along, guarded)
 
     def _serial(self, op: Op) -> None:
         b = self.b
@@ -83,13 +131,15 @@ class _LowerTasks(Rewriter):
         self.inline(op.regions[0], ())
         _when(b, first, b.end())
 
-    def _groups(self, op: Op, size: int) -> None:
-        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations together."""
+    def _groups(self, op: Op, size: int, together: int) -> None:
+        """Lower a grouped task: a workgroup runs every n-th group of iterations, with all of its invocations. If several run ``together``
+        in a workgroup, each of its subgroups does so."""
         b = self.b
         bounds, body, _ = op.regions
         begin, end = self.inline(bounds, ())
         b.at(op)
-        share = self._share(begin, end, (), size)
+        share = self._share(begin, end, (), size * together)
+        number = b.emit(ops.builtin, attr=BuiltIn.LOCAL if together == 1 else BuiltIn.LANE, type=i32)
         full = len(bounds.results) == 2 and are_whole(*bounds.results, size)
         native = self.ctx.caps.subgroup_read
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
@@ -100,25 +150,31 @@ class _LowerTasks(Rewriter):
         def group(first: Op, _: Sequence[Op]) -> Sequence[Op]:
             k = b.emit(ops.add, first, local)
             active = None if full else b.emit(ops.lt, k, share.count)
-            masked = MaskedBody(b, values, self.ctx.caps, size, share.index(b, first), active)
+            masked = MaskedBody(b, values, self.ctx.caps, size, share.index(b, first), active, number)
             masked.env[body.params[0]] = share.index(b, k)
             masked.statements(body)
             b.at(op)
-            b.emit(ops.workgroup_barrier, type=VOID)  # before the next group uses the same memory
+            if together == 1:
+                b.emit(ops.workgroup_barrier, type=VOID)  # before the next group uses the same memory
             return []
 
         one = b.const(1, share.wide)
         groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, share.count, one), b.const(size, share.wide)), one)
         some = b.emit(ops.lt, b.const(0, share.wide), share.count)
         padded = b.emit(ops.select, some, b.emit(ops.mul, groups, b.const(size, share.wide)), b.const(0, share.wide))
-        # The loop counts what is the same in all invocations of a workgroup, so that assemblers of GPUs know that they take its branches
-        # together. (For a branch that they may not, ptxas emits each exchange of values twice.)
-        local = b.cast(_bits(b, b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)), share.wide)
-        self._strided(b.emit(ops.sub, share.first, local), share.stride, padded, [], group)
+        # The loop counter is uniform in a workgroup or subgroup, so that assemblers of GPUs know that its invocations take branches of the
+        # loop together. (For a branch that they may not take together, ptxas emits each exchange of values twice.)
+        local = b.cast(_bits(b, number), share.wide)
+        if together == 1:
+            first = b.emit(ops.sub, share.first, local)
+        else:
+            workgroup = b.emit(ops.sub, b.emit(ops.thread_slot, type=i32), b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32))
+            subgroup = b.emit(ops.subgroup_read, b.emit(ops.builtin, attr=BuiltIn.SUBGROUP, type=i32), b.const(0), type=i32)
+            first = b.cast(_bits(b, b.emit(ops.add, workgroup, b.emit(ops.mul, subgroup, b.const(size)))), share.wide)
+        self._strided(first, share.stride, padded, [], group, ops.UNIFORM)
 
-    def _range(self, op: Op, size: int, coarsening: int, apart: int, along: RowBlocks | None) -> None:
-        """Lower a range task: bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a
-        block."""
+    def _range(self, op: Op, size: int, blocks: _Blocks) -> None:
+        """Lower a range task: bounds (in every invocation), the loop, then reductions."""
         b = self.b
         bounds, body, finish, *flushes = op.regions
         begin, end, *slots = self.inline(bounds, ())
@@ -130,26 +186,32 @@ class _LowerTasks(Rewriter):
 
         def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Emit iteration ``k``, counted from 0."""
-            yielded = self.inline(body, (share.index(b, k), *accumulators), clone=coarsening > 1 or along is not None)
+            index = share.index(b, k)
+            if blocks.factor == 1 and blocks.guarded is not None:
+                condition = self._hold(blocks, [{blocks.guarded.body.params[0]: index}])
+                together = functools.partial(self._inlined, blocks.guarded.body, index, accumulators)
+                return self._either(condition, together, functools.partial(self._inlined, body, index, accumulators))
+            yielded = self.inline(body, (index, *accumulators), clone=blocks.factor > 1)
             b.at(op)
             return yielded
 
         some = b.emit(ops.lt, share.first, share.count)
-        if along is not None:
-            blocks = b.const(op.regions[0].results[1].attr // along.width * along.per_row, share.wide)
-            in_row = functools.partial(self._row_block, body, along, iteration, reductions)
-            totals = self._strided(share.first, share.stride, blocks, totals, in_row)
-            some = b.emit(ops.lt, share.first, blocks)
-        elif coarsening == 1:
+        if blocks.along is not None:
+            along = blocks.along
+            number = b.const(op.regions[0].results[1].attr // along.width * along.per_row, share.wide)
+            in_row = functools.partial(self._row_block, body, along, blocks, iteration, reductions)
+            totals = self._strided(share.first, share.stride, number, totals, in_row)
+            some = b.emit(ops.lt, share.first, number)
+        elif blocks.factor == 1:
             totals = self._strided(share.first, share.stride, share.count, totals, iteration)
         else:
-            totals = self._coarsened(body, share, coarsening, apart, totals, reductions, iteration)
+            totals = self._coarsened(body, share, blocks, totals, reductions, iteration)
         self._flush(op.attr.copies, flushes, size)
         if reductions:
             self._combine(reductions, totals, some, size, finish)
 
     def _share(self, begin: Op, end: Op, slots: Sequence[Op], size: int, shares: int = 1) -> _Share:
-        """Return the iterations of this invocation. At most as many invocations take part as there are thread slots. ``shares``: see
+        """Return the iterations of this invocation. No more invocations take part than there are thread slots. ``shares``: see
         `TaskAttr`."""
         b, t = self.b, begin.type
         assert isinstance(t, DType)
@@ -172,10 +234,11 @@ class _LowerTasks(Rewriter):
         return _Share(t, wide, low, count, first, stride)
 
     def _coarsened(
-        self, body: Region, share: _Share, factor: int, apart: int, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
+        self, body: Region, share: _Share, blocks: _Blocks, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
     ) -> Sequence[Op]:
-        """Emit blocks of ``factor`` iterations, then the remainder, one ``iteration`` after the other."""
-        b, wide = self.b, share.wide
+        """Emit blocks of iterations, then the remainder as single iterations, by ``iteration``."""
+        b, wide, factor, apart = self.b, share.wide, blocks.factor, blocks.apart
+        at_a_time = body if blocks.guarded is None else blocks.guarded.body
 
         def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Emit block number ``k``."""
@@ -185,7 +248,12 @@ class _LowerTasks(Rewriter):
                 start = b.emit(ops.or_, b.emit(ops.shl, b.emit(ops.sub, k, within), shift), within)
             base = b.emit(ops.add, share.low, start)
             indices = [_as(b, b.emit(ops.add, base, b.const(n * apart, wide)) if n else base, share.type) for n in range(factor)]
-            return self._interleaved(body, [{body.params[0]: index} for index in indices], accumulators, reductions)
+            known = [{at_a_time.params[0]: index} for index in indices]
+            together = functools.partial(self._interleaved, at_a_time, known, accumulators, reductions)
+            if blocks.guarded is None:
+                return together()
+            one_by_one = functools.partial(self._one_by_one, start, b.const(factor, wide), apart, accumulators, iteration)
+            return self._either(self._hold(blocks, known), together, one_by_one)
 
         def rest(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             return iteration(b.emit(ops.add, done, k), accumulators)
@@ -202,20 +270,53 @@ class _LowerTasks(Rewriter):
         b.begin()
         return b.if_(takes, last, b.end(totals))
 
+    def _one_by_one(self, start: Op, count: Op, apart: int, accumulators: Sequence[Op], iteration: _Body) -> Sequence[Op]:
+        """Emit a loop over the few iterations ``start``, ``start + apart``, ..."""
+        b, wide = self.b, start.type
+        assert isinstance(wide, DType)
+        zero = b.const(0, wide)
+        number, *others = b.begin(wide, *[value.type for value in accumulators])
+        k = b.emit(ops.add, start, number if apart == 1 else b.emit(ops.mul, number, b.const(apart, wide)))
+        yielded = iteration(k, others)
+        return b.for_(zero, count, accumulators, b.end(yielded), LoopAttr(vectorise="rest"))
+
+    def _inlined(self, body: Region, index: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+        return self.inline(body, (index, *accumulators), clone=True)
+
+    def _either(self, condition: Op, then: Callable[[], Sequence[Op]], otherwise: Callable[[], Sequence[Op]]) -> Sequence[Op]:
+        b = self.b
+        b.begin()
+        first = b.end(then())
+        b.begin()
+        return b.if_(condition, first, b.end(otherwise()))
+
+    def _hold(self, blocks: _Blocks, known: Sequence[Mapping[Op, Op]]) -> Op:
+        """Emit whether all guards hold in all iterations of a block. ``known``: values of each."""
+        b, guarded = self.b, blocks.guarded
+        assert guarded is not None
+        evaluations = [Evaluation(b, env) for env in known]
+        holds = b.const(True, u1)
+        for guard, value in guarded.guards.items():
+            for n in range(len(known)) if blocks.along is None else blocks.along.deciding(guard):
+                found = evaluations[n].of(guard)
+                holds = b.emit(ops.and_, holds, found if value else b.emit(ops.not_, found))
+        return holds
+
     def _combine(self, reductions: Sequence[Reduction], totals: Sequence[Op], some: Op, size: int, finish: Region) -> None:
-        """Combine the ``totals`` of a workgroup, if they fit into shared memory, and ``finish`` where there are ``some``."""
+        """Combine the ``totals`` of a workgroup, if they fit into shared memory, and run ``finish`` in invocations that have ``some``
+        iterations."""
         b = self.b
         if size > 1 and size * sum(r.dtype.size for r in reductions) <= self.ctx.caps.shared_memory:
             local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
             totals = _Combination(b, self.ctx.caps, local, size).run(reductions, totals)
-            # The first invocation of a workgroup has the workgroup's first iteration.
+            # The first invocation of a workgroup runs the workgroup's first iteration.
             some = b.emit(ops.and_, b.emit(ops.eq, local, b.const(0)), some)
         b.begin()
         self.inline(finish, tuple(totals))
         _when(b, some, b.end())
 
     def _clear(self, copies: Sequence[PrivateCopy], size: int) -> None:
-        """Set private copies to the identity."""
+        """Initialise private copies with the identity."""
         b = self.b
         for copy in copies:
             nothing = b.const(_nothing(copy), copy.shared.dtype)
@@ -224,7 +325,7 @@ class _LowerTasks(Rewriter):
             b.emit(ops.workgroup_barrier, type=VOID)
 
     def _flush(self, copies: Sequence[PrivateCopy], flushes: Sequence[Region], size: int) -> None:
-        """Update memory by the elements of private copies that have changed."""
+        """Update memory with the elements of private copies that have changed."""
         b = self.b
         if copies:
             b.emit(ops.workgroup_barrier, type=VOID)
@@ -242,39 +343,53 @@ class _LowerTasks(Rewriter):
         _when(b, changed, b.end())
 
     def _row_block(
-        self, body: Region, along: RowBlocks, iteration: _Body, reductions: Sequence[Reduction], k: Op, accumulators: Sequence[Op]
+        self,
+        body: Region,
+        along: RowBlocks,
+        blocks: _Blocks,
+        iteration: _Body,
+        reductions: Sequence[Reduction],
+        k: Op,
+        accumulators: Sequence[Op],
     ) -> Sequence[Op]:
-        """Emit block number ``k``: all of its iterations at once, or, at the ends of a row, the existing ones."""
-        b, wide, index = self.b, k.type, body.params[0]
+        """Emit block number ``k``: all of its iterations at once, or, at the ends of a row and where guards do not hold, the existing ones
+        one by one."""
+        b, wide = self.b, k.type
+        body = body if blocks.guarded is None else blocks.guarded.body
+        index = body.params[0]
         t = index.type
         assert isinstance(wide, DType) and isinstance(t, DType)
         per_row = b.const(along.per_row, wide)
         row = b.emit(ops.idiv, k, per_row)
         start = b.emit(ops.shl, b.emit(ops.irem, k, per_row), b.const(along.factor.bit_length() - 1, wide))
 
-        def together() -> Sequence[Op]:
-            signed_row, known = _as(b, row, t), []
-            rows = {op: b.emit(ops.idiv, signed_row, b.const(by, t)) if by > 1 else signed_row for op, by in along.rows.items()}
-            left = b.emit(ops.sub, _as(b, start, t), b.const(along.shift, t), attr="nsw") if along.shift else _as(b, start, t)
-            for n in range(along.factor):
-                column = _plus(b, left, n)
-                place = b.emit(ops.add, b.emit(ops.mul, signed_row, b.const(along.width, t), attr="nsw"), column, attr="nsw")
-                known.append({index: place, **dict.fromkeys(along.columns, column), **rows})
-            return self._interleaved(body, known, accumulators, reductions, along.addresses)
-
+        signed_row, known = _as(b, row, t), []
+        rows = {op: b.emit(ops.idiv, signed_row, b.const(by, t)) if by > 1 else signed_row for op, by in along.rows.items()}
+        left = b.emit(ops.sub, _as(b, start, t), b.const(along.shift, t), attr="nsw") if along.shift else _as(b, start, t)
+        for n in range(along.factor):
+            column = _plus(b, left, n)
+            place = b.emit(ops.add, b.emit(ops.mul, signed_row, b.const(along.width, t), attr="nsw"), column, attr="nsw")
+            known.append({index: place, **dict.fromkeys(along.columns, column), **rows})
+        together = functools.partial(self._interleaved, body, known, accumulators, reductions, along.addresses)
         if along.always_full:
-            return together()
+            if blocks.guarded is None:
+                return together()
+            first = b.emit(ops.add, b.emit(ops.mul, row, b.const(along.width, wide)), start)
+            every = b.const(along.factor, wide)
+            one_by_one = functools.partial(self._one_by_one, first, every, 1, accumulators, iteration)
+            return self._either(self._hold(blocks, known), together, one_by_one)
         shift, after = b.const(along.shift, wide), b.const(along.width + along.shift, wide)
         stop = b.emit(ops.add, start, b.const(along.factor, wide))
         full = b.emit(ops.and_, b.emit(ops.ge, start, shift), b.emit(ops.le, stop, after))
-        b.begin()
-        all_of_them = b.end(together())
-        b.begin()
-        before = b.emit(ops.sub, b.emit(ops.mul, row, b.const(along.width, wide)), shift)
-        begin = b.emit(ops.add, before, b.emit(ops.max_, start, shift))
-        end = b.emit(ops.add, before, b.emit(ops.min_, stop, after))
-        some_of_them = b.end(self._strided(begin, b.const(1, wide), end, accumulators, iteration))
-        return b.if_(full, all_of_them, some_of_them)
+        if blocks.guarded is not None:
+            full = b.emit(ops.and_, full, self._hold(blocks, known))
+
+        def existing() -> Sequence[Op]:
+            begin, end = b.emit(ops.max_, start, shift), b.emit(ops.min_, stop, after)
+            before = b.emit(ops.sub, b.emit(ops.mul, row, b.const(along.width, wide)), shift)
+            return self._one_by_one(b.emit(ops.add, before, begin), b.emit(ops.sub, end, begin), 1, accumulators, iteration)
+
+        return self._either(full, together, existing)
 
     def _interleaved(
         self,
@@ -284,9 +399,9 @@ class _LowerTasks(Rewriter):
         reductions: Sequence[Reduction],
         addresses: Mapping[Op, tuple[Op, int]] = MappingProxyType({}),
     ) -> list[Op]:
-        """Emit several iterations of straight-line ``body``, operation by operation, since they may run in any order: their loads are
-        adjacent, and not separated by stores. ``known``: the index of each, and other operations that have been computed. ``addresses``:
-        see `RowBlocks`. They grow by one from iteration to iteration; in this form, accesses can be merged."""
+        """Emit several iterations of straight-line ``body``, operation by operation, because they may run in any order: their loads become
+        adjacent, and are not separated by stores. ``known``: the index of each iteration, and other operations that have been computed.
+        ``addresses``: see `RowBlocks`. They grow by one from iteration to iteration; in this form, accesses can be merged."""
         b = self.b
         starts: list[Sequence[Op]] = [accumulators]
         starts += [[b.const(r.start, r.dtype) for r in reductions] for _ in known[1:]]
@@ -317,8 +432,8 @@ class _LowerTasks(Rewriter):
         self.env = outer
         return new
 
-    def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body) -> list[Op]:
-        """Emit a loop over every ``stride``-th number from ``first`` on, below ``count``."""
+    def _strided(self, first: Op, stride: Op, count: Op, initial: Sequence[Op], each: _Body, attr: str | None = None) -> list[Op]:
+        """Emit a loop over every ``stride``-th number from ``first`` on, below ``count``. ``attr``: of `while`."""
         b, wide = self.b, first.type
         assert isinstance(wide, DType)
         types = [value.type for value in initial]
@@ -327,10 +442,10 @@ class _LowerTasks(Rewriter):
         k, *accumulators = b.begin(wide, *types, names=("iteration", *[f"accumulator_{n}" for n in range(len(initial))]))
         yielded = each(k, accumulators)
         following = b.emit(ops.add, k, stride)
-        # Near the largest number the sum wraps: then no iteration is left.
+        # Near the largest number the sum wraps. Then no iteration is left.
         wrapped = b.emit(ops.lt, following, k)
         following = b.emit(ops.select, wrapped, b.const(int(wide.max), wide), following)
-        _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]))
+        _, *totals = b.while_([first, *initial], condition, b.end([following, *yielded]), attr=attr)
         return totals
 
 
@@ -356,12 +471,12 @@ def _when(b: Builder, condition: Op, then: Region) -> None:
 
 
 def _nothing(copy: PrivateCopy) -> int | float:
-    """Return the value that changes no element."""
+    """Return the identity of ``copy``, which changes no element."""
     return Reduction(copy.kind, copy.shared.dtype).start
 
 
 def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: object) -> None:
-    """Apply ``do`` to each number below ``length``, and ``more``, shared among the invocations of a workgroup."""
+    """Apply ``do`` to each number below ``length``, and to ``more``, distributed among the invocations of a workgroup."""
     local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
     full_rounds, rest = divmod(length, size)
     if full_rounds:
@@ -377,7 +492,7 @@ def _each_element(b: Builder, length: int, size: int, do: Callable[..., object],
 
 
 class _Combination:
-    """A combination of values over a workgroup. The results are right in its first invocation."""
+    """A combination of values over a workgroup. Its first invocation has the results."""
 
     def __init__(self, b: Builder, caps: Capabilities, local: Op, size: int) -> None:
         self.b = b
@@ -395,11 +510,12 @@ class _Combination:
         return [out[k] for k in range(len(values))]
 
     def _has_subgroups(self, reduction: Reduction) -> bool:
-        """Return whether subgroups can combine the values: only if all are full (some drivers miscount them otherwise)."""
+        """Return whether subgroups can combine the values, which requires that all are full, because some drivers miscount others."""
         caps, t = self.caps, reduction.dtype
         if caps.subgroup_size == 0 or self.size % caps.subgroup_size:
             return False
-        # Instructions exist for 32-bit types, on every device with arithmetic, except minima of floats, which may return a NaN operand.
+        # Every device with subgroup arithmetic has instructions for 32-bit types. Minima of floats are not used, because they may return a
+        # NaN operand.
         plain = t.bits == 32 and not (t.is_float and reduction.kind in ("min", "max"))
         return caps.subgroup_shuffle or (caps.subgroup_arithmetic and plain)
 
@@ -407,7 +523,7 @@ class _Combination:
         return [self.b.emit(ops.COMBINE[r.kind], a, c) for r, a, c in zip(reductions, values, others)]
 
     def _shared(self, reductions: Sequence[Reduction]) -> list[SharedRef]:
-        """Return an array for each reduction, with an element for each invocation."""
+        """Return a shared array for each reduction, with an element for each invocation."""
         return [SharedRef(f"shared_{k}_{r.kind}_{r.dtype.name}", r.dtype, self.size) for k, r in enumerate(reductions)]
 
     def _store_each(self, arrays: Sequence[SharedRef], index: Op, values: Sequence[Op]) -> None:
@@ -433,7 +549,7 @@ class _Combination:
         return partial
 
     def _subgroups(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
-        """Reduce in each subgroup; one invocation combines the results of the subgroups in shared memory."""
+        """Reduce in each subgroup. One invocation combines the results of the subgroups in shared memory."""
         b = self.b
         arrays = self._shared(reductions)
         partial = self._over_subgroup(reductions, values)
@@ -454,7 +570,7 @@ class _Combination:
         return list(b.for_(one, stop, initial, b.end(merged)))
 
     def _tree(self, reductions: Sequence[Reduction], values: Sequence[Op]) -> list[Op]:
-        """Reduce by halving: in each step the lower invocations combine the values of the upper ones with theirs."""
+        """Reduce by halving: in each step the lower half of the invocations combines its values with those of the upper half."""
         b = self.b
         arrays = self._shared(reductions)
         self._store_each(arrays, self.local, values)

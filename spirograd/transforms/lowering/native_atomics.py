@@ -1,4 +1,4 @@
-"""Strategies for atomics on a device without compare-and-swap. They are chosen on kernel IR and on device IR alike, so that the argument
+"""Strategies for atomics on devices without compare-and-swap. The choice is the same on kernel IR and on device IR, so that the argument
 block, the checks of loops and the lowering agree."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from spirograd.base.dtypes import DType, storage
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, accesses_of, ref_of
 
-# A region of memory. It is equal for the kernel's reference and the device's.
+# A region of memory: equal for references of kernel IR and of device IR.
 Place = tuple[str | int, ...]
 
 
@@ -23,8 +23,8 @@ class Strategy(Enum):
     # A loop of two exchanges, without locks (`lower_atomics.exchange_loop`). While it runs, the element may hold a placeholder instead of
     # its value, so everything that the task does to that memory must be of this kind.
     EXCHANGE = "exchange"
-    # Under a lock of the lock table: atomics that return a value that is used, compare-and-swap, elements of 8 and 16 bits, memory that
-    # several kinds of atomics update, or that is read or written besides.
+    # Under a lock of the lock table: atomics whose result is used, compare-and-swap, elements of 8 and 16 bits, and memory that several
+    # kinds of atomics update, or that is also read or written.
     LOCK = "lock"
     REFUSE = "refuse"  # 64-bit elements on a device without 64-bit atomics; elements of 8 and 16 bits of shared arrays
 
@@ -61,7 +61,7 @@ def place(ref: Ref) -> Place:
 
 
 def _exactly(ref: Ref) -> Place:
-    """Return `place`, with every array distinct."""
+    """Return `place`, but tell arrays of one type apart."""
     if isinstance(ref, ArrayRef):
         return ("array", ref.arg, ref.role, storage(ref.dtype).name)
     if isinstance(ref, BufferRef) and ref.slot.kind == "array":
@@ -70,7 +70,7 @@ def _exactly(ref: Ref) -> Place:
 
 
 def strategies_of(task: Op | Region, caps: Capabilities) -> dict[Op, Strategy]:
-    """Return the strategy of every atomic in ``task``; nothing if the device has compare-and-swap."""
+    """Return the strategy of each atomic in ``task``; none if the device has compare-and-swap."""
     strategies: dict[Op, Strategy] = {}
     if caps.atomic_cas:
         return strategies
@@ -83,7 +83,7 @@ def strategies_of(task: Op | Region, caps: Capabilities) -> dict[Op, Strategy]:
         for effect, ref in accesses_of(op):
             if isinstance(ref, SharedRef):
                 if effect == "atomic":
-                    # Code generation rejects wider ones that do not exist.
+                    # Code generators reject wider ones that do not exist.
                     strategies[op] = Strategy.NATIVE if ref.dtype.bits >= 32 else Strategy.REFUSE
             elif effect == "atomic":
                 groups.setdefault(place(ref), []).append(op)
@@ -101,7 +101,7 @@ def _ref(op: Op) -> Ref:
 
 
 def _by_itself(op: Op, used: bool, caps: Capabilities) -> Strategy:
-    """Return the strategy of an atomic on memory that nothing else touches."""
+    """Return the strategy of an atomic on memory that no other operation touches."""
     t = storage(_ref(op).dtype)
     kind = op.attr[0] if op.code is ops.atomic else "add" if op.code is ops.claim else "cas"
     words = t.bits == 32 or (t.bits == 64 and caps.atomic_int64)
@@ -113,7 +113,7 @@ def _by_itself(op: Op, used: bool, caps: Capabilities) -> Strategy:
 
 
 def _together(group: list[Op], own: dict[Op, Strategy], plain: set[Place]) -> dict[Op, Strategy]:
-    """Return the strategies of the atomics of one region of memory. Rejected atomics stay so, and the others do not matter then."""
+    """Return the strategies of the atomics of one region of memory. If an atomic is rejected, the others do not matter."""
     distinct = set(own.values())
     if distinct <= {Strategy.NATIVE, Strategy.REFUSE}:
         return own
@@ -142,13 +142,13 @@ def needs_locks(kernel: Kernel, caps: Capabilities) -> bool:
 
 
 def unfinished(op: Op, caps: Capabilities) -> FaultSite:
-    """Return the site of the report for drivers that end the loop of ``op`` before the atomic is done."""
-    message = f"this driver ends loops after {caps.loop_limit:,} iterations in one invocation, and an atomic was still waiting for its turn"
+    """Return the fault site for drivers that end the loop of ``op`` before the atomic is complete."""
+    message = f"this driver ends loops after {caps.loop_limit:,} iterations in one invocation, before an atomic was complete"
     return FaultSite("loop", message, (), op.loc)
 
 
 def unfinished_sites(kernel: Kernel, caps: Capabilities) -> tuple[FaultSite, ...]:
-    """Return the sites of `unfinished` that lowering ``kernel`` uses: none on drivers without a limit."""
+    """Return the fault sites of `unfinished` that lowering ``kernel`` uses: none for drivers without a limit."""
     if not caps.loop_limit:
         return ()
     return tuple(dict.fromkeys([unfinished(op, caps) for op, strategy in _all(kernel, caps) if strategy.loops]))

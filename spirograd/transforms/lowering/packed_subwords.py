@@ -1,4 +1,4 @@
-"""Packed subwords: elements of 8 and 16 bits in the 32-bit words that hold them, for devices that access nothing smaller.
+"""Packed subwords: accesses to elements of 8 and 16 bits through the 32-bit words that hold them, for devices that access nothing smaller.
 
 Buffers begin and end at multiples of 16 bytes, so that the word around an element always exists.
 """
@@ -36,8 +36,8 @@ class Subword:
     def store(self, b: Builder, value: Op) -> Op:
         """Replace the element by ``value`` (u32, below 2**bits).
 
-        Two atomics are used, so that neighbours may be written at the same time. In between the element is 0. Of two stores to one element
-        at the same time, which are a race in any case, the bits may mix, unless both store the same.
+        It takes two atomics, so that neighbours may be written at the same time. Between them the element is 0. If two invocations store
+        different values to one element at the same time, which is a race in any case, the bits may mix.
         """
         b.atomic("and", self.words, self.at, b.emit(ops.not_, b.emit(ops.shl, b.const(self.ones, u32), self.shift)))
         return b.atomic("or", self.words, self.at, b.emit(ops.shl, value, self.shift))
@@ -54,17 +54,17 @@ def subword_of(b: Builder, ref: BufferRef, index: Op) -> Subword:
     return Subword(BufferRef(ref.name, ref.slot, u32), at, shift, ref.dtype.bits)
 
 
-# --- the bits of 16-bit floats, without 16-bit integers ------------------------------------------------------------------
-# By way of f32, whose bits are at hand: every f16 is a normal number there. NaN stay NaN, with the upper bits of their payload.
+# --- the bits of 16-bit floats, without 16-bit integers ------------------------------------------------------------------ Conversions go
+# through f32: every f16 is 0, infinite, NaN or a normal number there. NaN stays NaN, with the upper bits of its payload.
 
 _BIAS = (127 - 15) << 23
 _F16_INFINITY, _F32_INFINITY = 0x7C00, 0x7F800000
 _SMALLEST_NORMAL = 0x400  # of f16
-_UNIT = 2.0**-24  # of the last place of f16 subnormals
+_UNIT = 2.0**-24  # the exponent of the last place of f16 subnormals
 
 
 def f32_from_half_bits(b: Builder, half: Op) -> Op:
-    """Return the f32 equal to the f16 with the bits ``half`` (u32, below 2**16)."""
+    """Return the f32 that equals the f16 with the bits ``half`` (u32, below 2**16)."""
     magnitude = b.emit(ops.and_, half, b.const(0x7FFF, u32))
     shifted = b.emit(ops.shl, magnitude, b.const(13, u32))
     normal = b.emit(ops.add, shifted, b.const(_BIAS, u32))
@@ -77,7 +77,7 @@ def f32_from_half_bits(b: Builder, half: Op) -> Op:
 
 
 def half_bits_from_f32(b: Builder, value: Op) -> Op:
-    """Return the bits (u32) of the f16 equal to ``value``, an f32 that has one."""
+    """Return the bits (u32) of the f16 that equals ``value``, an f32 that f16 can represent."""
     bits = b.emit(ops.bitcast, value, type=u32)
     magnitude = b.emit(ops.and_, bits, b.const(0x7FFFFFFF, u32))
     normal = b.emit(ops.shr, b.emit(ops.sub, magnitude, b.const(_BIAS, u32)), b.const(13, u32))

@@ -1,8 +1,8 @@
-"""Widening of 8-bit and 16-bit integers on devices that lack them, as values or in memory.
+"""Widening of 8-bit and 16-bit integers, on devices that lack them as values or in memory.
 
-A value of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that always holds the number itself: results that may leave the range of
-the narrow type are wrapped at once (`_WRAPPING`), so that the other operations mean the same on the wide type (`_KEPT`). Memory that the
-device cannot access in elements of 8 or 16 bits, also of 16-bit floats, is accessed in words (see `packed_subwords`).
+A value of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that always holds the same number: results that may leave the range of
+the narrow type are wrapped at once (`_WRAPPING`), so that all other operations mean the same on the wide type (`_KEPT`). Memory that the
+device cannot access in elements of 8 or 16 bits, including 16-bit floats, is accessed in words (see `packed_subwords`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _WRAPPING = {
     ops.not_: "unsigned",  # of a signed number it is -1 - a
     ops.abs_: "signed",  # of the smallest
 }  # fmt: skip
-# Operations whose results stay in range. Counts of shifts and divisors are legal after `legalize`: below the width of the narrow type, and
-# not -1.
+# Operations whose results stay in range. After `legalize`, shift counts are below the width of the narrow type, and divisors are not -1.
 _KEPT = frozenset((
     ops.const, ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.select, ops.vec, ops.extract, ops.insert,
     ops.call, ops.call_memory, ops.subgroup_read,
@@ -34,10 +33,10 @@ _KEPT = frozenset((
 
 
 def widen_integers(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove all values and memory of types of 8 or 16 bits that the device lacks, except values of 16-bit floats.
+    """Remove all values and memory of 8-bit and 16-bit types that the device lacks, except values of 16-bit floats.
 
-    Runs after `legalize` and `lower_atomics`, and does not handle operations that these have removed: unsafe divisors and shifts, bit
-    counts of narrow integers, their atomics, their conversion from floats.
+    The pass runs after `legalize` and `lower_atomics`, and does not handle operations that these have removed: unsafe divisors and shifts,
+    and bit counts, atomics and conversions from floats of narrow integers.
     """
     caps = ctx.caps
     if caps.int8 and caps.int16 and caps.storage8 and caps.storage16:
@@ -110,7 +109,7 @@ class _Widen(Rewriter):
         return self._wrapped(new, t) if leaves else new
 
     def _converted(self, value: Op, t: DType, fits: bool) -> Op:
-        """Return an integer or truth value as one of type ``t``, or of its replacement. ``fits``: it is in the range of ``t``."""
+        """Convert an integer or truth value to type ``t``, or its replacement. ``fits``: it is in the range of ``t``."""
         if t not in self.missing:
             return self.b.cast(value, t)
         wide = self.b.cast(value, _WIDE[t])
@@ -135,7 +134,7 @@ class _Widen(Rewriter):
         return self._from_bits(self._to_bits(value, source), target)
 
     def _to_bits(self, value: Op, t: DType) -> Op:
-        """Return the bits of a value of type ``t`` (8 or 16 bits), as a u32. ``value`` is that value or its replacement."""
+        """Return the bits of a value of type ``t`` (8 or 16 bits) as a u32. ``value`` is the value or its replacement."""
         b = self.b
         if t is f16:
             if self.caps.int16:
@@ -159,7 +158,7 @@ class _Widen(Rewriter):
         return ref.dtype in self.missing or not self.caps.stores(ref.dtype)
 
     def _widened(self, op: Op) -> Op:
-        """Return an access to shared memory, whose elements may have any type of values."""
+        """Rewrite an access to shared memory, whose elements have the types of values."""
         ref = replace(op.attr, dtype=self._scalar(op.attr.dtype))
         return self.b.append(Op(op.code, self._type(op.type), self.args(op), ref, (), op.loc))
 

@@ -1,20 +1,20 @@
 """Expansion of elementary functions that the back end lacks to arithmetic.
 
-CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 stays, for libm and vector libraries. SPIR-V: f64 functions
-are expanded, because GLSL.std.450 has none. For f32 the inverse trigonometric functions are expanded, because drivers may be off by 4,096
-ulp there and are (Mesa's asin by 1.5e-4), and so are the cases of pow that GLSL.std.450 leaves undefined, and sin, cos and tan on drivers
-with inaccurate ones (SwiftShader's sin by 2e-4). The others are expanded only without fast math, and if the device has the types that they
-compute in. PTX: all functions of f32 and f64 are expanded, because NVIDIA's library of them is part of its toolkit only. Everywhere f16 is
-computed in f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
+CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 functions stay, for libm and vector libraries. SPIR-V: f64
+functions are expanded, because GLSL.std.450 has none. Of f32, the inverse trigonometric functions are expanded, because they may be off by
+4,096 ulp and are on some drivers (Mesa's asin by 1.5e-4); so are the cases of pow that GLSL.std.450 leaves undefined, and sin, cos and tan
+on drivers with inaccurate ones (SwiftShader's sin is off by 2e-4). Other f32 functions are expanded only without fast math, and if the
+device has the types that they compute in. PTX: all functions of f32 and f64 are expanded, because NVIDIA's library of them is part of its
+toolkit only. On all targets f16 is computed in f32, because drivers compute exp(x) as exp2(x * 1.44), which is off by 0.4 % in f16.
 
-On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
-from overlapping, so innermost loops get two versions. All invocations run the first, which has no branches and determines whether an
-argument was large. Invocations with a large argument run the second, which has the branches, and calls functions to stay small. Long runs
-of such functions without branches or writes between them, as in derivatives of loops that are one segment, get two versions in the same
-way.
+On targets with fused multiply-add, large arguments of sin, cos and tan are reduced in f64, in a branch. Branches prevent operations and
+loads from overlapping, so innermost loops get two versions. All invocations run the first version, which has no branches and determines
+whether an argument was large. Invocations with a large argument then run the second version, which has the branches, and calls functions to
+stay small. Long runs of such functions without branches or writes between them, as in derivatives of loops that are a single segment, also
+get two versions.
 
-A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel, because the time
-of code generators and drivers grows faster than the size of a function.
+A task with many elementary functions calls them: each function that it uses is expanded once, into a `Function` of the kernel, because the
+time that code generators and drivers take grows faster than the size of a function.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _F32_FUSED = {
     ops.cos: math_f32.cos_fused,
     ops.tan: math_f32.tan_fused,
 }
-# The functions with branches, in forms without branches.
+# Branch-free forms of the functions with branches.
 _NEAR = {ops.sin: math_f32.sin_near, ops.cos: math_f32.cos_near, ops.tan: math_f32.tan_near}
 _BRANCHING = frozenset(_F32_FUSED[code] for code in _NEAR)
-# The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since the code
-# in these runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as
-# fast if each call depends on the one before, and up to a third longer if the calls are independent.
+# The largest numbers of expansions that are inlined in a task: in total; in total, if most of them depend on the previous one; and outside
+# of loops, because code in loops runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are
+# vectorised too; they run as fast if each call depends on the previous one, and take up to a third longer if the calls are independent.
 _INLINED, _INLINED_ONE_BY_ONE, _INLINED_OUTSIDE_LOOPS = 24, 8, 8
-# The least and the most expansions of a run in two versions.
+# The smallest and the largest number of expansions in a run that gets two versions.
 _RUN = range(16, 257)
 _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
-_THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # entries of _F32 that compute in f64
+_THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # entries of `_F32` that compute in f64
 # Functions of f32 that GLSL.std.450 leaves undefined for some operands, or that drivers compute inaccurately.
 _COARSE: dict[OpCode, Expansion] = {
     ops.asin: math_f32.asin,
@@ -113,10 +113,10 @@ class _Expander(Rewriter):
         self.tables = tables
         self.fast_math = fast_math
         self.calls = False  # whether the task being rewritten calls functions
-        self.yielded_values: frozenset[Op] = frozenset()  # the values that regions of that task yield
+        self.yielded_values: frozenset[Op] = frozenset()  # the values that regions of the task yield
         self.functions: dict[tuple[OpCode, DType], Function] = {}
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
-        # While a loop is emitted for near arguments only: whether an argument was far away so far.
+        # While a loop is emitted for near arguments only: whether an argument so far was not near.
         self.far: Op | None = None
         self.magnitudes = Magnitudes()  # of the original kernel
         if tables.get(f32) is _F32_FUSED:
@@ -143,7 +143,7 @@ class _Expander(Rewriter):
         return longest
 
     def _count(self, regions: Sequence[Region], in_loops: bool) -> int:
-        """Return how many operations in ``regions`` are expanded, with or without those in loops."""
+        """Return the number of operations in ``regions`` that are expanded, with or without those in loops."""
         count = 0
         for op in [op for region in regions for op in region.ops]:
             if op.code in _F32 and self._expansion(op):
@@ -169,7 +169,7 @@ class _Expander(Rewriter):
         return self.b.cast(self._function(op.code, tuple(self.b.cast(a, f32) for a in args), near), f16)
 
     def _function(self, code: OpCode, args: Sequence[Op], near: bool) -> Op:
-        """Expand a function. ``near``: no argument is large, provided that no earlier one is."""
+        """Expand a function. ``near``: its argument is not large if no earlier argument was large."""
         expansion = self._of_type(code, args[0].type)
         if expansion is None:
             return self.b.emit(code, *args)
@@ -184,7 +184,7 @@ class _Expander(Rewriter):
         return self.b.emit(ops.call, *args, attr=function.name, type=function.result)
 
     def loop(self, op: Op) -> Op:
-        """Emit a loop in two versions, if it may run twice. Invocations with a far argument run the second one."""
+        """Emit a loop in two versions, if it may run twice. Invocations with a large argument run the second version."""
         if self.calls or self.far is not None or not _has_near(op.regions[0]) or not _may_repeat(op.regions[0]):
             return self.copy(op)
         b, (body,) = self.b, op.regions
@@ -199,7 +199,7 @@ class _Expander(Rewriter):
         *values, far = b.results(b.emit(ops.for_, *self.args(op), before, attr=op.attr, type=(*types, u1), regions=(near,)))
         b.begin()
         self.cloning += 1
-        self.calls = True  # it rarely runs, and would be the larger part of the code
+        self.calls = True  # it runs rarely, and would otherwise be the larger part of the code
         again = b.end(b.results(self.copy(op)))
         self.calls = False
         self.cloning -= 1
@@ -217,7 +217,7 @@ class _Expander(Rewriter):
         super().visit_all(body[done:])
 
     def _runs(self, body: Sequence[Op]) -> list[tuple[int, int]]:
-        """Return the runs of ``body``: many functions with branches, with nothing between them that must not repeat."""
+        """Return the runs of ``body``: many functions with branches, and between them only operations that may be repeated."""
         runs: list[tuple[int, int]] = []
         if self.cloning or not self.calls or self.tables.get(f32) is not _F32_FUSED:
             return runs
@@ -231,7 +231,7 @@ class _Expander(Rewriter):
         return [*runs, (places[0], places[-1] + 1)] if len(places) in _RUN else runs
 
     def run(self, run: Sequence[Op], used: Sequence[Op]) -> None:
-        """Emit ``run`` in two versions, for near arguments and for all. ``used``: its values that are used after it."""
+        """Emit ``run`` in two versions, for near arguments and for all arguments. ``used``: its values that are used after it."""
         b = self.b
         self.far, self.calls = b.const(False, u1), False
         self.cloning += 1
@@ -248,7 +248,7 @@ class _Expander(Rewriter):
         self.env.update(zip(used, b.results(b.emit(ops.if_, far, type=tuple([op.type for op in used]), regions=(again, b.end(near))))))
 
     def branch(self, op: Op) -> Op:
-        """Emit an `if`, which also yields `far` if the version for near arguments has it."""
+        """Emit an `if`, which also yields `far` in the version for near arguments."""
         if self.far is None or not any(_has_near(region) for region in op.regions):
             return self.copy(op)
         b, before, regions = self.b, self.far, []
@@ -263,7 +263,7 @@ class _Expander(Rewriter):
         return new
 
     def _called(self, code: OpCode, args: Sequence[Op], expansion: Expansion) -> Function:
-        """Return the function ``code`` of the type of ``args``, which is defined at the first call."""
+        """Return the function that computes ``code`` for the types of ``args``. It is defined at the first call."""
         t = args[0].type
         assert isinstance(t, DType)
         function = self.functions.get((code, t))
@@ -282,12 +282,12 @@ class _Expander(Rewriter):
 
 
 def square_root_power(x: Value) -> Value:
-    """Return x ** 0.5, which is exact for squares, as programs assume in int(n ** 0.5). For -0 and -infinity it is positive."""
+    """Return x ** 0.5, which is exact for squares, as programs that compute int(n ** 0.5) assume. It is positive for -0 and -infinity."""
     return x.eq(-math.inf).select(math.inf, (x + 0.0).sqrt())
 
 
 def _with_partners(run: Sequence[Op]) -> list[Op]:
-    """Return ``run`` with each sine beside the cosine of the same value, so that the value is not live until the other one."""
+    """Return ``run`` with each sine next to the cosine of the same value, which shortens the live range of the value."""
     codes = {(op.code, op.args): op for op in run if op.code in _PARTNER}
     ordered: dict[Op, None] = {}
     for op in run:
@@ -299,7 +299,7 @@ def _with_partners(run: Sequence[Op]) -> list[Op]:
 
 
 def _operands(op: Op) -> set[Op]:
-    """Return the values that ``op`` uses, its regions included."""
+    """Return the values that ``op`` and its regions use."""
     return {*op.args, *[v for region in op.regions for v in region.live_ins]}
 
 
@@ -308,7 +308,8 @@ def _has_near(region: Region) -> bool:
 
 
 def _may_repeat(body: Region) -> bool:
-    """Return whether an iteration of a loop without inner loops may run again: it writes only adstacks, and then reads no adstack."""
+    """Return whether iterations of a loop without inner loops may be repeated: they write nothing but adstacks, and if they do, read no
+    adstack."""
     read = False
     written = False
     for op in body.walk():

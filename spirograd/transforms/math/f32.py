@@ -1,7 +1,8 @@
-"""Elementary functions of f32 as branch-free IR: a compiler vectorises them like any other arithmetic. On GPUs some branch.
+"""Elementary functions of f32 as branch-free IR, which compilers vectorise like any other arithmetic. On GPUs some have branches.
 
 Reductions follow Cody and Waite (Software Manual for the Elementary Functions, 1980); the polynomials are our own minimax fits
-(tools/fit_polynomials.py). All are right for infinities, NaN, signed zeros and subnormal numbers, with or without fused ``fma``.
+(tools/fit_polynomials.py). All give the right results for infinities, NaN, signed zeros and subnormal numbers, with or without fused
+``fma``.
 
 Largest errors seen, in ulp (tests/unit/math, and every f32 of the main ranges): exp 1.0, log 0.9, sin and cos 1.9, tan 3.1, asin 1.4,
 acos 1.2, atan2 1.7, tanh 1.4, pow 1.0. sin, cos and tan hold this for |x| <= 5e7, with fused ``fma`` up to 1e9; the result is finite for
@@ -20,13 +21,13 @@ from spirograd.ir.ops import OpCode
 from spirograd.transforms.math import coefficients as fits
 from spirograd.transforms.math.values import Value, branch
 
-# Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits.
+# Adding 1.5 * 2**23 rounds to an integer, which the low bits then hold.
 MAGIC = 1.5 * 2.0**23
 MAGIC_BITS = 0x4B400000
 ONES = 2.0**23  # from here to twice this number, floats are integers
 MAGIC_F64 = 1.5 * 2.0**52
 ONES_F64 = 2.0**52
-# The same for an exponent with twice the bias of f32: shifted left, the low bits are the exponent fields of two factors.
+# The same for an exponent with twice the bias of f32. Shifted left, the low bits are the exponent fields of two factors.
 MAGIC_BIASED = MAGIC + 2 * 127
 EXPONENT_FIELD = 0x7F800000
 LOG2_E = math.log2(math.e)
@@ -64,7 +65,7 @@ def exp(x: Value) -> Value:
 
 
 def exp_fused(x: Value) -> Value:
-    """Compute `exp` in fewer operations. 2**n is the product of two powers whose exponents, with their bias, add up to n + 254."""
+    """Compute `exp` in fewer operations. 2**n is the product of two powers of two whose biased exponents add up to n + 254."""
     x = x.clamp(-105.0, 89.0)
     shifted = x.fma(LOG2_E, MAGIC_BIASED)
     n = shifted - MAGIC_BIASED
@@ -84,12 +85,12 @@ def tanh(x: Value) -> Value:
     n, _, r = _reduce_exp((a * 2.0).clamp(0.0, 20.0))
     power = ((n + 127) << EXPONENT).as_float(f32)
     large = 1.0 - 2.0 / ((r * r).fma(r.horner(fits.EXP_F32), r) + 1.0).fma(power, 1.0)
-    return _with_sign_of((a < 0.625).select(small, large), x)
+    return (a < 0.625).select(small, large).with_sign_of(x)
 
 
 def _split_log(x: Value, least_bits: int = SQRT_HALF_BITS) -> tuple[Value, Value]:
-    """Return (k as i32, m) with x = 2**k * m, x > 0, also subnormal; m is less than twice its lower bound. ``least_bits``: the bits of that
-    bound, sqrt(1/2) by default."""
+    """Return (k as i32, m) with x = 2**k * m, for x > 0, also subnormal; m is less than twice its lower bound. ``least_bits``: the bits of
+    this bound, by default of sqrt(1/2)."""
     tiny = x < 2.0**-126
     bits = tiny.select(x * 2.0**25, x).bits() - least_bits
     k = bits >> EXPONENT
@@ -110,7 +111,7 @@ def log(x: Value) -> Value:
 
 
 def log_fused(x: Value) -> Value:
-    """Compute `log` without a division, which takes a GPU as long as six of these products. ``fma`` rounds once."""
+    """Compute `log` without a division, which takes as long as six of these products on a GPU. ``fma`` rounds once."""
     tiny = x < 2.0**-126
     x = tiny.select(x * 2.0**25, x)
     bits = x.bits()
@@ -119,7 +120,7 @@ def log_fused(x: Value) -> Value:
     n = exponent.cast(f32).fma(2.0**-EXPONENT, tiny.select(-25.0, x.const(0.0)))
     tail = f.horner(fits.LOG1P_F32).fma(f, -0.5)
     value = n.fma(math.log(2), (f * f).fma(tail, f))
-    # Neither infinity nor NaN, nor negative. Infinity stays, the others become NaN.
+    # Finite and not negative: the value. Infinity stays, others become NaN.
     value = (x.bits(u32) < EXPONENT_FIELD).select(value, x.fma(math.inf, math.inf))
     return x.eq(0.0).select(-math.inf, value)
 
@@ -135,13 +136,13 @@ def _log_of_nonpositive(x: Value) -> Value:
     return x.eq(0.0).select(-math.inf, x.const(math.nan))
 
 
-# Beyond this magnitude, of which pi is far below the distance of two numbers of f32, quotients by pi are no longer integers in f64.
+# Beyond this magnitude, where numbers of f32 are much further apart than pi, quotients by pi are no longer integers in f64.
 _LARGEST = 2.0**46
 
 
 def _remainder(x: Value, wide: Value, n: Value, multiple: float = 1) -> Value:
-    """Return x - n pi / ``multiple`` in f32; 0 for huge x, NaN for infinities. ``wide``: x in f64. The select takes less time than a clamp
-    where operations wait for each other, as in scalar code: its condition is known early."""
+    """Return x - n pi / ``multiple`` in f32; 0 for huge x, NaN for infinities. ``wide``: x in f64. In scalar code, which waits for the
+    results of operations, a select is faster than a clamp, because its condition is known early."""
     r = n.fma(-PI_LOW / multiple, n.fma(-PI_HIGH / multiple, wide)).cast(f32)
     return (x.abs() < _LARGEST).select(r, x.exact() * 0.0)
 
@@ -167,7 +168,7 @@ def tan(x: Value) -> Value:
     wide = x.cast(f64)
     shifted = wide.fma(2 / math.pi, MAGIC_F64)
     n = shifted - MAGIC_F64
-    turns = (x.abs() < _LARGEST).select(shifted.bits().cast(i32), 0)  # even for huge x, so that the tangent is finite, too
+    turns = (x.abs() < _LARGEST).select(shifted.bits().cast(i32), 0)  # even for huge x, so that the tangent is also finite
     return _tangent_of_reduced(_remainder(x, wide, n, 2), turns)
 
 
@@ -179,13 +180,13 @@ def _tangent_of_reduced(r: Value, n: Value) -> Value:
     return odd.select(-1.0, value) / odd.select(value, 1.0)
 
 
-# The limit up to which quotients are integers below 2**16, whose products with the parts of pi ``fma`` subtracts with one rounding each.
+# The limit up to which quotients are integers below 2**16; ``fma`` subtracts their products with the parts of pi with one rounding each.
 _NEAR = 1e5
-MOST_NEAR = _NEAR / 2  # values of at most this magnitude are near, in spite of rounding
+MOST_NEAR = _NEAR / 2  # values up to this magnitude are near, despite rounding
 
 
 def is_near(x: Value) -> Value:
-    """Return whether the functions `sin_near`, `cos_near` and `tan_near` hold for ``x``."""
+    """Return whether `sin_near`, `cos_near` and `tan_near` are valid for ``x``."""
     return x.abs() < _NEAR
 
 
@@ -193,7 +194,7 @@ def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence
     """Return (r, n as i32) with x = n pi / ``multiple`` + r, or with ``half`` |x| = (n + 1/2) pi / ``multiple`` + r; |r| is at most about
     half of that step. x must be near, and ``fma`` round once. ``parts``: pi as a sum; if all are positive, r of -0 is -0."""
     turns = multiple / math.pi
-    if half:  # 2**23 - 1/2 is a number of f32, which saves sums, but those of less than 2**23 would round to halves
+    if half:  # 2**23 - 1/2 is an f32, which would save an addition, but sums below 2**23 would round to halves
         x = x.abs()
         shifted = x.exact().fma(turns, ONES - 0.5).at_least(ONES)
         n = shifted - (ONES - 0.5)
@@ -207,8 +208,8 @@ def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence
 
 
 def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
-    """Return `_reduced_near` for all x; with ``half``, far values reduce x, not |x|. Invocations with far values reduce again in f64, which
-    is slow on many GPUs."""
+    """Return `_reduced_near` for all x; with ``half``, x itself, not |x|, is reduced if it is not near. Only invocations with such values
+    reduce in f64, which is slow on many GPUs."""
     r, n = _reduced_near(x, multiple, half, parts)
 
     def far() -> tuple[Value, Value]:
@@ -227,7 +228,8 @@ def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[floa
 
 def _signed_sine(r: Value, flip: Value) -> Value:
     """Return sin(r), |r| <= pi/2, negated where ``flip`` (i32) has its lowest bit set. The sum of the first two terms, which rounds as the
-    result does, is computed beside the others, so that fewer operations wait for each other than by Horner's scheme."""
+    result does, is computed independently of the other terms, so that the chain of dependent operations is shorter than in Horner's
+    scheme."""
     z = r * r
     cube = z * r
     first, *others = fits.SIN_F32
@@ -236,8 +238,8 @@ def _signed_sine(r: Value, flip: Value) -> Value:
 
 
 def _signed_sine_fused(r: Value, flip: Value) -> Value:
-    """Return what `_signed_sine` returns. The sum with zero makes the product positive at zero, so that -0 stays -0; adding to the highest
-    bit changes that bit alone."""
+    """Return the same as `_signed_sine`. The sum with zero makes the product positive at zero, so that -0 stays -0; an addition to the
+    highest bit changes this bit only."""
     z = r * r
     value = r.fma(z.fma(z.horner(fits.SIN_F32), 0.0), r)
     return (value.bits() + (flip << 31)).as_float(f32)
@@ -262,7 +264,7 @@ def tan_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
     return x.eq(0.0).select(x, _tangent_of_reduced(*reduce(x, 2, parts=fits.PI_24_24)))
 
 
-# The same without branches, valid where `is_near` holds.
+# Forms without branches, valid where `is_near` holds.
 sin_near, cos_near, tan_near = (functools.partial(function, reduce=_reduced_near) for function in (sin_fused, cos_fused, tan_fused))
 
 
@@ -271,8 +273,8 @@ _SPLIT = 2.0**13
 
 
 def _split_or_native(code: OpCode, x: Value, multiple: float, half: bool, value: Callable[[Value, Value], Value]) -> Value:
-    """Return ``value(r, n as i32)`` with x = n pi / ``multiple`` + r, or (n + 1/2) with ``half``, and the device's own function where x is
-    large."""
+    """Return ``value(r, n as i32)`` with x = n pi / ``multiple`` + r, or (n + 1/2) pi / ``multiple`` + r with ``half``, and the result of
+    the device's function where x is large."""
     n = (x.exact() * (multiple / math.pi) + (0.0 if half else 0.5)).floor()
     turns = (n + 0.5 if half else n).exact()
     r = x.exact()
@@ -305,12 +307,12 @@ def _asin_parts(x: Value) -> tuple[Value, Value, Value]:
 
 
 def asin(x: Value) -> Value:
-    """Compute asin. |x| > 1/2: pi/2 - 2 asin(s), with the rounding error of pi/2 - 2 s."""
+    """Compute asin. |x| > 1/2: pi/2 - 2 asin(s), corrected by the rounding error of pi/2 - 2 s."""
     high, low = fits.HALF_PI_24
     large, s, tail = _asin_parts(x)
     base = s.fma(-2.0, high)
     folded = base + (s.fma(-2.0, high - base) + tail.fma(-2.0, low))
-    return _with_sign_of(large.select(folded, s + tail), x)
+    return large.select(folded, s + tail).with_sign_of(x)
 
 
 def acos(x: Value) -> Value:
@@ -324,11 +326,6 @@ def acos(x: Value) -> Value:
     return large.select(negative.select(left, value * 2.0), middle)
 
 
-def _with_sign_of(magnitude: Value, sign: Value) -> Value:
-    """Return ``magnitude`` (not negative) with the sign bit of ``sign``."""
-    return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f32)
-
-
 def atan2(y: Value, x: Value) -> Value:
     ax, ay = x.abs(), y.abs()
     steep = ay > ax
@@ -337,11 +334,12 @@ def atan2(y: Value, x: Value) -> Value:
     q = low.eq(high).select((low > 0.0).select(1.0, low), low / high)
     z = q * q
     value = (z * q).fma(z.horner(fits.ATAN_F32), q)
-    return _with_sign_of(into_quadrant(value, steep, x.bits() < 0, fits.HALF_PI_24, fits.PI_24), y)
+    return into_quadrant(value, steep, x.bits() < 0, fits.HALF_PI_24, fits.PI_24).with_sign_of(y)
 
 
 def into_quadrant(angle: Value, steep: Value, left: Value, half_pi: tuple[float, ...], pi: tuple[float, ...]) -> Value:
-    """Return ``angle`` in [0, pi/4] from the nearest half axis, as the angle from the positive x axis: 0, pi/2 or pi, plus or minus it."""
+    """Convert ``angle``, in [0, pi/4] from the nearest half axis, to the angle from the positive x axis: 0, pi/2 or pi, plus or minus
+    ``angle``."""
     high = steep.select(half_pi[0], left.select(pi[0], angle.const(0.0)))
     low = steep.select(half_pi[1], left.select(pi[1], angle.const(0.0)))
     return high + ((steep ^ left).select(-angle, angle) + low)

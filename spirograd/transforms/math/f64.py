@@ -3,11 +3,11 @@
 The structure of exp, log, sin, cos, asin, acos and pow (reductions, and which rounding errors to carry along) is the published one of
 fdlibm (Sun Microsystems, 1993); reductions after Cody and Waite (1980); the polynomials are our own fits (tools/fit_polynomials.py).
 Nothing relies on a fused ``fma``: products that must be exact are of operands with few bits. Sums and products are "exact" operations
-(math_value.py).
+(`values.py`).
 
-Largest errors seen, in ulp (tests/unit/math): exp 0.9, log 0.9, sin and cos 0.8, tan 1.3, asin 1.0, acos 0.9, atan2 1.8, tanh 2.0,
-pow 1.0. Arguments of sin, cos and tan up to 1.6e6 are reduced exactly; then the error grows to one ulp of the argument and more, and
-beyond 2**50 the result is finite, no more.
+Largest errors seen, in ulp (tests/unit/math): exp 0.9, log 0.9, sin and cos 0.8, tan 1.3, asin 1.0, acos 0.9, atan2 1.8, tanh 2.0, pow 1.0.
+Arguments of sin, cos and tan up to 1.6e6 are reduced exactly. Beyond that the error grows to one ulp of the argument and more, and beyond
+2**50 the result is only guaranteed to be finite.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spirograd.transforms.math import coefficients as fits
 from spirograd.transforms.math.f32 import into_quadrant, power_cases
 from spirograd.transforms.math.values import Value
 
-# Adding 1.5 * 2**52 rounds to an integer, which then stands in the low bits.
+# Adding 1.5 * 2**52 rounds to an integer, which the low bits then hold.
 MAGIC = 1.5 * 2.0**52
 MAGIC_BITS = 0x4338000000000000
 EXPONENT = 52
@@ -44,11 +44,6 @@ def _scale(value: Value, n: Value) -> Value:
 def _chop(x: Value) -> Value:
     """Return the upper 21 bits of the significand: products of two such numbers are exact."""
     return (x.bits() & -(1 << 32)).as_float(f64)
-
-
-def _with_sign_of(magnitude: Value, sign: Value) -> Value:
-    """Return ``magnitude`` (not negative) with the sign bit of ``sign``."""
-    return (magnitude.bits() | (sign.bits() & SIGN)).as_float(f64)
 
 
 def _round(x: Value) -> tuple[Value, Value]:
@@ -78,9 +73,9 @@ def tanh(x: Value) -> Value:
     expm1 = (power - 1.0) + power * reduced
     divisor = expm1 + 2.0
     quotient = expm1 / divisor
-    # The rounding error of the divisor matters while it is near 2.
+    # The rounding error of the divisor matters if it is near 2.
     lost = (expm1 < 2.0).select(expm1 - (divisor - 2.0), 0.0)
-    return _with_sign_of(quotient - quotient * lost * 0.5, x)
+    return (quotient - quotient * lost * 0.5).with_sign_of(x)
 
 
 def _split_log(x: Value) -> tuple[Value, Value]:
@@ -107,7 +102,7 @@ def log(x: Value) -> Value:
 
 
 def _difference(a: Value, b: Value) -> tuple[Value, Value]:
-    """Return a - b and its rounding error (Knuth)."""
+    """Return a - b and its rounding error (Knuth's TwoSum)."""
     d = a - b
     t = d - a
     return d, (a - (d - t)) - (b + t)
@@ -170,7 +165,7 @@ def tan(x: Value) -> Value:
     k, r, tail = _reduce_angle(x)
     sine, sine_low = _sum(_sine_kernel(r, tail))
     cosine, cosine_low = _sum(_cosine_kernel(r, tail))
-    # The remainder of an odd multiple of pi/2 is 0 only where the argument was too large.
+    # The remainder at an odd multiple of pi/2 is 0 only if the argument was too large.
     odd = (k & 1).ne(0) & r.ne(0.0)
     divisor = odd.select(-sine, cosine)
     quotient = odd.select(cosine, sine) / divisor
@@ -187,7 +182,7 @@ def _asin_parts(x: Value) -> tuple[Value, Value, Value, Value]:
     z = large.select((1.0 - a) * 0.5, a * a)
     s = large.select(z.sqrt(), a)
     head = _chop(s)
-    # The tiny summand matters for s = 0 only, where it avoids 0 / 0.
+    # The tiny summand only matters for s = 0, where it avoids 0 / 0.
     error = (z - head * head) / ((s + head) + 2.0**-1000)
     return large, s, s * (z * z.horner(fits.ASIN_F64)), error
 
@@ -198,7 +193,7 @@ def asin(x: Value) -> Value:
     head = _chop(s)
     quarter = high * 0.5
     folded = quarter - ((tail * 2.0 - (low - error * 2.0)) - (quarter - head * 2.0))
-    return _with_sign_of(large.select(folded, s + tail), x)
+    return large.select(folded, s + tail).with_sign_of(x)
 
 
 def acos(x: Value) -> Value:
@@ -232,11 +227,11 @@ def atan2(y: Value, x: Value) -> Value:
     z = q * q
     tail = q * (z * z.horner(fits.ATAN_F64))
     angle = diagonal * (high * 0.5) + (q + (tail + diagonal * (low * 0.5)))
-    return _with_sign_of(into_quadrant(angle, steep, x.bits() < 0, fits.HALF_PI, fits.PI), y)
+    return into_quadrant(angle, steep, x.bits() < 0, fits.HALF_PI, fits.PI).with_sign_of(y)
 
 
 def _log2_parts(a: Value) -> tuple[Value, Value]:
-    """Return log2(a) as a sum, accurate to about 2**-64 of it; the first part has 21 bits."""
+    """Return log2(a) as a sum with a relative error of about 2**-64; the first part has 21 bits."""
     k, m = _split_log(a)
     f = m - 1.0
     g = m + 1.0

@@ -1,4 +1,4 @@
-"""Bounds of the absolute values of floats, from the operations that compute them, which show that arguments of sines are not large."""
+"""Bounds of the absolute values of floats, from the operations that compute them. They prove that arguments of sines are not large."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
 _DEPTH = 32  # The depth of operands that is examined.
-# By operation: a function from bounds of the operands to a bound of the result.
+# Operation -> a function from bounds of the operands to a bound of the result.
 _BOUNDS: dict[OpCode, Callable[..., float]] = {
     ops.neg: lambda a: a,
     ops.abs_: lambda a: a,
@@ -28,7 +28,7 @@ class Magnitudes:
     """Bounds of magnitudes. ``most(value)``: an upper bound of the absolute value of a float, apart from rounding and overflow, unless it
     is NaN; infinity if no bound is known. Values that have overflowed may be infinite, or NaN, where the bound is finite.
 
-    Sines and cosines are at most 1, also for infinite arguments, whose result must be NaN."""
+    Sines and cosines are at most 1, also for infinite arguments, whose result is NaN."""
 
     def __init__(self) -> None:
         self._known: dict[Op, tuple[int, float]] = {}  # the depth of operands that was examined, and the bound

@@ -1,7 +1,7 @@
 """Values with Python operators, so that formulas in IR read like formulas.
 
-Everything here appends pure operations to a Builder. f64 additions, subtractions and multiplications are emitted with the attribute "exact"
-(no contraction, no reassociation), because the algorithms for f64 compute rounding errors; for f32 only where `exact` selects it.
+All methods append pure operations to a Builder. Additions, subtractions and multiplications of f64 get the attribute "exact" (no
+contraction, no reassociation), because the algorithms for f64 compute rounding errors; those of f32 only where `exact` selects it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Value:
         return Value(self.b, self.b.const(value, self.type), self.rounding)
 
     def exact(self) -> Value:
-        """Return the same value; sums and products of it (as the left operand) are rounded once each, as written."""
+        """Return the same value. Each sum or product with it as the left operand is rounded once, as written."""
         return Value(self.b, self.op, "exact")
 
     def _with(self, code: OpCode, *others: Operand, swap: bool = False) -> Value:
@@ -125,12 +125,16 @@ class Value:
         return Value(self.b, self.b.cast(self.op, t))
 
     def bits(self, t: DType | None = None) -> Value:
-        """Return the bit pattern of a float as an integer, of type ``t``, by default signed."""
+        """Return the bit pattern of a float as an integer of type ``t``, by default signed."""
         return Value(self.b, self.b.emit(ops.bitcast, self.op, type=t or (i64 if self.type is f64 else i32)))
 
     def as_float(self, t: DType) -> Value:
         """Return the float ``t`` with this bit pattern."""
         return Value(self.b, self.b.emit(ops.bitcast, self.op, type=t))
+
+    def with_sign_of(self, sign: Value) -> Value:
+        """Return this float, which is not negative, with the sign bit of ``sign``."""
+        return (self.bits() | (sign.bits() & -(1 << self.type.bits - 1))).as_float(self.type)
 
     def select(self, yes: Operand, no: Operand) -> Value:
         """Return ``yes`` where this truth value holds, else ``no``; at least one is a Value."""
@@ -147,7 +151,7 @@ class Value:
         return (below < low).select(low, below)
 
     def at_least(self, bound: float) -> Value:
-        """Return the larger one of this and ``bound``; for NaN, either."""
+        """Return the larger of this value and ``bound``; for NaN, either."""
         return self._with(ops.max_, bound)
 
     def horner(self, coefficients: Sequence[float]) -> Value:
@@ -158,7 +162,7 @@ class Value:
         return result
 
     def beside_square(self, coefficients: Sequence[float]) -> Value:
-        """Return the polynomial of degree 2 in this value, whose square is computed beside the first two terms."""
+        """Return the polynomial of degree 2 in this value. Its square is computed independently of the first two terms."""
         first, second, third = coefficients
         return (self * self).fma(third, self.fma(second, first))
 
@@ -173,5 +177,5 @@ def branch(condition: Value, then: Callable[[], Sequence[Value]], orelse: Callab
     return [Value(b, op) for op in b.if_(condition.op, *regions)]
 
 
-# Operations that may fuse or be reordered with others.
+# Operations that compilers may fuse or reorder with others.
 _ROUNDED = (ops.add, ops.sub, ops.mul)

@@ -14,10 +14,10 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace operations that compute the same by one, within a region and those nested in it.
+    """Merge operations that compute the same value, within a region and the regions nested in it.
 
-    A load takes the value of an earlier load of, or store to, the same element if no write in between may have changed it. Memory that
-    other invocations write at the same time is not considered: such a program has no defined order.
+    A load takes the value of an earlier load of, or store to, the same element if no write in between may have changed it. Writes of other
+    invocations at the same time are ignored, because such a program has no defined order.
     """
     return _Cse().kernel(kernel)
 
@@ -26,11 +26,11 @@ class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[tuple[object, ...], Op] = {}
-        self.added: list[list[tuple[object, ...]]] = []  # for each open region, innermost last, its keys of ``known``
+        self.added: list[list[tuple[object, ...]]] = []  # the keys of ``known`` for each open region, innermost last
         self.memory = AvailableValues(affine)
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        """Visit the operations of a region. Most are pure: these are merged here, without a call for each."""
+        """Visit the operations of a region. Most are pure; these are merged here, which saves a call for each."""
         known, added, done, env = self.known, self.added[-1], self.b.ops, self.env
         is_unchanged, const = env.keys().isdisjoint, ops.const
         for op in body:
@@ -56,7 +56,7 @@ class _Cse(Rewriter):
                 env[op] = new
 
     def visit(self, op: Op) -> None:
-        """Visit an operation that is not pure."""
+        """Visit an operation with effects."""
         effect = op.code.effect
         if effect == "read":
             self._load(op)
@@ -87,7 +87,7 @@ class _Cse(Rewriter):
             self.memory.clear()
 
     def region(self, region: Region) -> Region:
-        """Rewrite a region. Values of memory that are known inside are not known after it."""
+        """Rewrite a region. Contents of memory that become known inside are unknown after it."""
         before = self.memory.mark()
         self.added.append([])
         new = super().region(region)

@@ -10,7 +10,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
 _ROOTS = frozenset(("write", "atomic", "call", "barrier", "check", "print"))
-# Operations that need more, or less, than their operands.
+# Operations whose liveness needs more, or less, than that of their operands.
 _STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task, ops.each_lane))
 # Operands, and parameters of regions, before the loop-carried values.
 _FIXED = {ops.for_: 2, ops.while_: 0}
@@ -18,9 +18,9 @@ _LEADING = {ops.for_: 1, ops.while_: 0}
 
 
 def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove operations that have no effect and whose values do not reach one. Return the same object if there are none.
+    """Remove operations that have no effect and on which no effect depends. Return the same object if there are none.
 
-    A `while` without effects is removed, too, whether or not it would have ended.
+    A `while` without effects is also removed, even if it would never end.
     """
     live = _Liveness()
     functions = called(kernel.functions, (kernel.body,))
@@ -36,13 +36,13 @@ def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Liveness:
-    """A liveness analysis that marks live operations from the effects backwards, each operation once."""
+    """A liveness analysis that marks live operations backwards from the effects, each operation once."""
 
     def __init__(self) -> None:
         self.live: set[Op] = set()
         self.kept: dict[Op, set[int]] = {}  # control operation -> the live results
         self.owner: dict[Op, Op] = {}  # operation -> the control operation around it
-        self.place: dict[Op, tuple[Op, int]] = {}  # carried parameter -> (loop, which)
+        self.place: dict[Op, tuple[Op, int]] = {}  # loop-carried parameter -> (loop, number)
         self.work: list[Op] = []
         self.total = 0
         self.results = 0
@@ -110,7 +110,7 @@ class _Liveness:
             elif code is ops.for_:
                 self.need(op.args[0])
                 self.need(op.args[1])
-            elif code is ops.while_:  # values that the condition yields besides a truth value go to the body unchanged
+            elif code is ops.while_:  # the other values that a condition yields go to the body unchanged
                 for value in op.regions[0].results:
                     self.need(value)
             else:
@@ -123,7 +123,7 @@ class _Liveness:
                         self.need(value)
 
     def need_result(self, op: Op, k: int) -> None:
-        """Mark result ``k`` of a control operation or call. A function keeps all of its results, for other calls."""
+        """Mark result ``k`` of a control operation or a call. A function keeps all of its results, which other calls may use."""
         self.need(op)
         if callee_of(op) is not None:
             return

@@ -1,10 +1,10 @@
-"""Division of sums by constants: ``(4 * b + a) / 4`` is ``b``, and the remainder ``a``, where a is from 0 to 3.
+"""Division of sums by constants: the quotient ``(4 * b + a) / 4`` is ``b``, and the remainder is ``a``, if a is from 0 to 3.
 
-The indices of a loop over blocks are such sums: the index of a block, times its extent, plus the index in the block. Accesses divide them
-again. In parts, the terms of the block are the same for all of its elements, and the other terms follow the loop.
+The indices of a loop over blocks are such sums: the index of the block times its extent, plus the index in the block. Accesses divide them
+again. After division part by part, the terms of the block are invariant for its elements, and the other terms follow the loop.
 
-Sums are divided only if ranges show that they do not wrap around and are not negative, where divisions that round down and to 0 agree. A
-quotient that rounds to 0 may have a sum that is at most n - 1 below 0: it is 0 then.
+Sums are divided only if ranges show that they do not wrap around and are not negative, so that rounding down and rounding towards 0 agree.
+If a quotient rounds towards 0, its sum may also be from -(n - 1) to -1, where the quotient is 0.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from spirograd.transforms.pass_context import PassContext
 
 _QUOTIENTS = frozenset((ops.idiv, ops.floordiv))
 _REMAINDERS = frozenset((ops.irem, ops.floormod))
+_TRUNCATED = {ops.floordiv: ops.idiv, ops.floormod: ops.irem}
 _MOST_TERMS = 8
 
 
 def divide_sums(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Divide sums of integers by constants part by part, where no result changes."""
+    """Divide sums of integers by constants part by part, and by variables as if rounding towards 0, where no result changes."""
     divides = not kernel.codes.isdisjoint(_QUOTIENTS | _REMAINDERS)
     return _DivideSums().kernel(kernel) if ctx.options.optimize and divides else kernel
 
@@ -37,7 +38,8 @@ class _Sum(NamedTuple):
     constant: int
 
     def part(self, n: int, multiple: bool) -> _Sum:
-        """Return the terms whose factor is, or is not, a multiple of ``n``, and the constant rounded down to one, or its remainder."""
+        """Return the terms whose factor is a multiple of ``n``, and the constant rounded down to a multiple; or the other terms, and the
+        remainder of the constant."""
         rest = self.constant % n
         terms = tuple(term for term in self.terms if (term[1] % n == 0) is multiple)
         return _Sum(terms, self.constant - rest if multiple else rest)
@@ -85,7 +87,7 @@ class _DivideSums(Rewriter):
     # --- sums ---
 
     def _sum_of(self, value: Op) -> _Sum:
-        """Return ``value`` as a sum whose parts do not wrap around."""
+        """Return ``value`` as a sum whose partial sums do not wrap around."""
         terms: dict[Op, int] = {}
         constant, waiting = 0, [(value, 1)]
         while waiting:
@@ -104,7 +106,7 @@ class _DivideSums(Rewriter):
         return _Sum(tuple((op, factor) for op, factor in terms.items() if factor), constant)
 
     def _is_exact(self, op: Op) -> bool:
-        """Return whether a sum, difference or product of integers surely does not wrap around."""
+        """Return whether a sum, difference or product of integers is known not to wrap around."""
         if op.code not in (ops.add, ops.sub, ops.mul):
             return False
         assert isinstance(op.type, DType)
@@ -126,7 +128,9 @@ class _DivideSums(Rewriter):
 
     def _divide(self, op: Op) -> Op:
         value, divisor = self.args(op)
-        if divisor.code is not ops.const or not isinstance(op.type, DType) or int(divisor.attr) < 2:
+        if divisor.code is not ops.const:
+            return self._divide_by_variable(op, value, divisor)
+        if not isinstance(op.type, DType) or int(divisor.attr) < 2:
             return self.copy(op)
         n, t, given = int(divisor.attr), op.type, self._sum_of(value)
         total, divided = self._range_of_sum(given), None
@@ -141,10 +145,19 @@ class _DivideSums(Rewriter):
             divided = self._rounded_up(given, n, t)
         return self.copy(op) if divided is None else divided
 
+    def _divide_by_variable(self, op: Op, value: Op, divisor: Op) -> Op:
+        """Return the quotient or remainder, without the correction that rounding down takes, if neither operand is negative. Extents of
+        arrays are not; legalisation sees that by the maximum."""
+        t = op.type
+        signed = isinstance(t, DType) and t.is_signed and op.code in _TRUNCATED
+        if not signed or self._range(value).low < 0 or self._range(divisor).low < 0:
+            return self.copy(op)
+        return self.b.emit(_TRUNCATED[op.code], value, self.b.emit(ops.max_, divisor, self.b.const(0, t)))
+
     def _in_parts(self, given: _Sum, n: int, quotient: bool, t: DType) -> Op | None:
         """Return the quotient or remainder of a sum that is not negative, or None if a division in parts gains nothing.
 
-        The remaining sum must not wrap around by itself; then the sum of multiples does not, either."""
+        The sum of the other terms must not wrap around by itself; then the sum of multiples does not wrap around, either."""
         multiples, rest = given.part(n, True), given.part(n, False)
         left = self._range_of_sum(rest)
         if left.within(0, n - 1):
@@ -166,7 +179,7 @@ class _DivideSums(Rewriter):
         return self.b.emit(ops.idiv if quotient else ops.irem, self._emit(given, t), self.b.const(n, t)) if parts is None else parts
 
     def _rounded_up(self, given: _Sum, n: int, t: DType) -> Op | None:
-        """Return the quotient, rounded to 0, of a sum that is at most n - 1 below 0, or None if a division in parts gains nothing."""
+        """Return the quotient, rounded towards 0, of a sum that is at least -(n - 1), or None if a division in parts gains nothing."""
         multiples, rest = given.part(n, True), given.part(n, False)
         if not multiples.terms or not self._range_of_sum(rest).within(0, int(t.max)):
             return None

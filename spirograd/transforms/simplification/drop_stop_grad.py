@@ -1,4 +1,4 @@
-"""Removal of `stop_grad`, `recall` and `with_partial`, which only matter to differentiation, before compilation."""
+"""Removal of `stop_grad`, `recall` and `with_partial`, which only affect differentiation."""
 
 from __future__ import annotations
 

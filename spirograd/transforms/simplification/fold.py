@@ -1,4 +1,4 @@
-"""Constant folding: algebraic identities, and removal of branches and loops whose course is known."""
+"""Constant folding: algebraic identities, and removal of branches with known conditions and loops with known trip counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.fold_rules import RULES, constant
 
-# The most cheap operations in the branches of an `if` that becomes a choice between values.
+# The largest number of cheap operations in the branches of an `if` that becomes a `select`.
 _MAX_SELECT = 4
 _CHEAP = frozenset((
     ops.const, ops.add, ops.sub, ops.mul, ops.neg, ops.abs_, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor, ops.not_, ops.eq, ops.ne,
@@ -20,7 +20,7 @@ _PURE = tuple([code for code in ops.ALL if code.effect == "pure" and code.evalua
 
 
 def fold(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Run one round of folding, which is exact on integers and on floats."""
+    """Run one round of folding, which is exact for integers and floats."""
     return _Fold().kernel(kernel)
 
 

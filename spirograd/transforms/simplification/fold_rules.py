@@ -1,10 +1,9 @@
-"""Algebraic identities: the replacement of an operation, given its operands. They hold for every value, NaN and -0 included."""
+"""Algebraic identities: the replacement of an operation, given its operands. They hold for every value, including NaN and -0."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.dtypes import DType, Vec, u1
 from spirograd.ir import ops
@@ -12,12 +11,12 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
-# A rule takes the operation and its present operands (constants on the right of commutative ones). It returns None if there is no
+# A rule takes the operation and its current operands (constants on the right of commutative operations). It returns None if there is no
 # replacement.
 Rule = Callable[[Builder, Op, tuple[Op, ...]], Op | None]
 
 
-def constant(op: Op) -> Any:
+def constant(op: Op) -> bool | int | float | None:
     """Return the value of a constant, or None for anything else."""
     return op.attr if op.code is ops.const else None
 
@@ -54,7 +53,8 @@ def _add(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
     if c is None:
         return None
     if _type(op).is_float:
-        # An exact one stays: it hides the computation of its operand from a driver (`fuse`), unless that is exact itself.
+        # A sum with 0 that is marked "exact" stays: it hides the computation of its operand from a driver (`fuse`), unless that is also
+        # marked.
         hides = op.attr == "exact" and a.attr != "exact"
         return a if c == 0 and not _positive_zero(c) and not hides else None
     return a if c == 0 else _reassociated(b, op, a, c)
@@ -87,8 +87,8 @@ def _div(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
         return None
     if c == 1:
         return a
-    # By a power of two whose reciprocal is a normal number of the type: exact. By zero: times an infinity of its sign, which is the same
-    # for every dividend (lavapipe computes divisions by a constant 0 wrong).
+    # Division by a power of two whose reciprocal is a normal number of the type is exact as a product. Division by zero equals a product
+    # with the infinity of its sign for every dividend (lavapipe computes divisions by a constant 0 wrong).
     t = _type(op)
     if c == 0:
         return b.emit(ops.mul, a, b.const(math.copysign(math.inf, c), t), attr=op.attr)
@@ -192,7 +192,7 @@ def _select(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
 
 
 def _select_flag(b: Builder, condition: Op, x: Op, y: Op) -> Op | None:
-    """Return a choice between truth values, one of which is known, as logic."""
+    """Return a selection between truth values, one of which is known, as a logical operation."""
     if constant(x) is True:
         return condition if constant(y) is False else b.emit(ops.or_, condition, y)
     if constant(y) is False:
@@ -206,7 +206,7 @@ def _select_flag(b: Builder, condition: Op, x: Op, y: Op) -> Op | None:
 
 
 def _keeps(source: DType, target: DType) -> bool:
-    """Return whether every integer of ``source`` is one of ``target``."""
+    """Return whether ``target`` can represent every integer of ``source``."""
     if source is u1:
         return True
     return target is source or (target.bits > source.bits and (target.is_signed or not source.is_signed))
@@ -257,13 +257,12 @@ def _extract(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
             return vector.args[2]
         vector = vector.args[0]
     if vector.code is ops.vec:
-        element: Op = vector.args[at]
-        return element
+        return vector.args[int(at)]
     return b.emit(ops.extract, vector, args[1]) if vector is not args[0] else None
 
 
 def _vec(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
-    """Fold the elements of a vector, all in order."""
+    """Fold a vector of all elements of another vector, in order."""
     first = args[0]
     if first.code is not ops.extract or not isinstance(first.args[0].type, Vec) or first.args[0].type.n != len(args):
         return None

@@ -13,25 +13,24 @@ from spirograd.ir.nodes import Kernel, Op, callee_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Limits for functions that access memory: the most calls that are inlined in any case, and the most operations that inlining may add in
-# all.
+# Limits for functions that access memory: the number of calls up to which they are always inlined, and the number of operations that
+# inlining may add in total.
 _FEW = 8
 _SMALL = 400
 
 
 def inline_calls(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Inline all functions except recursive ones. Return the same object if there are none. Locations get the chain of calls that they are
-    inlined by."""
+    """Inline all functions except recursive ones. Return the same object if there are none. Locations get the chain of calls through which
+    they are inlined."""
     return without_functions(kernel)
 
 
 def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Inline the calls that cannot stay, and those that passes gain more from than they cost.
+    """Inline the calls that cannot stay, and those whose inlining gains more than it costs.
 
-    Checks are effects that functions do not have, so functions that get checks are inlined: all if bounds or overflow are checked; those
-    with loops on devices that end loops early. Functions that access memory are also inlined if the interpreter would check them, if they
-    have atomics on devices where atomics may be loops over locks, and if they are small or have few calls, because no pass looks into a
-    call.
+    Functions cannot contain checks, so functions that get checks are inlined: all if bounds or overflow are checked, and those with loops
+    on devices that end loops early. Functions that access memory are also inlined if the interpreter would check them, if they have atomics
+    on devices where atomics may be loops over locks, and if they are small or have few calls, because no pass looks into a call.
     """
     _refuse_recursion(kernel, ctx)
     if ctx.options.check_bounds or ctx.options.check_overflow:
@@ -53,14 +52,14 @@ def _refuse_recursion(kernel: Kernel, ctx: PassContext) -> None:
     for op in kernel.walk():
         if callee_of(op) in recursive:
             name = str(callee_of(op)).partition(".")[0]
-            message = f"`{name}` calls itself, which this device (target {ctx.caps.target_name}) has no stack for"
+            message = f"`{name}` calls itself, but this device (target {ctx.caps.target_name}) has no call stack"
             raise SpirogradUnsupportedError(message, op.loc, "use a loop, or the CPU or CUDA")
 
 
 def _cheap(kernel: Kernel, inlined: Collection[str], candidates: Collection[str]) -> set[str]:
-    """Return those of the functions ``candidates`` that add little code when they are inlined, as the functions ``inlined`` are."""
+    """Return the functions among ``candidates`` that add little code when they are inlined in addition to ``inlined``."""
     sizes = {f.name: sum([1 for _ in f.body.walk()]) for f in kernel.functions}
-    # For inlined functions: the operations in their bodies, and the number of copies of their bodies.
+    # The operations in the bodies of inlined functions, and the number of copies of each body.
     calls = Counter([name for op in kernel.body.walk() if (name := callee_of(op)) is not None])
     small: set[str] = set()
     for function in reversed(kernel.functions):
@@ -75,7 +74,7 @@ def _cheap(kernel: Kernel, inlined: Collection[str], candidates: Collection[str]
 
 
 def without_functions(kernel: Kernel) -> Kernel:
-    """Inline all functions as `inline_calls` does, without a context."""
+    """Inline all functions like `inline_calls`, without a context."""
     return _without(kernel, {f.name for f in kernel.functions})
 
 

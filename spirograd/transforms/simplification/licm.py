@@ -18,9 +18,9 @@ _LOOPS = frozenset((ops.for_, ops.while_))
 def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Hoist pure operations directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
-    A load moves only out of a `for` that writes nothing that may be the same memory, and has no barrier. The loop must run at least once,
-    by its constant bounds, unless the load is of an element of a field or temporary that surely exists. Loops around the bodies of tasks
-    that `lower_tasks` emits stay as they are: their trip count is one or small.
+    A load moves only out of a `for` that has no barrier and no write that may alias the load. The loop must run at least once, by its
+    constant bounds, unless the load is of an element of a field or temporary that is known to exist. Nothing moves out of the loops around
+    bodies of tasks that `lower_tasks` emits, whose trip count is small.
     """
     around = {op for task in kernel.body.ops if _is_lowered(task) for op in task.regions[0].ops if op.code in _LOOPS}
     loops = sum(op.code in _LOOPS for op in kernel.walk()) if around else not _LOOPS.isdisjoint(kernel.codes)
@@ -36,9 +36,9 @@ class _Licm(Rewriter):
     def __init__(self, staying: set[str], around: set[Op]) -> None:
         super().__init__()
         self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
-        self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
+        self.floor: list[int] = []  # per open region: the outermost region to which its operations may move
         self.written: list[set[tuple[str, Hashable]] | None] = []  # per open region: memory that its loop writes; None if loads must stay
-        self.runs: list[bool] = []  # per open region: whether its loop surely has an iteration
+        self.runs: list[bool] = []  # per open region: whether its loop is known to have an iteration
         self.ranges: dict[Op, Range] = {}  # of integers, see `range_of`
         self.lists: list[list[Op]] = []  # per open region: its operations so far
         self.owner: Op | None = None
@@ -48,7 +48,7 @@ class _Licm(Rewriter):
     def region(self, region: Region) -> Region:
         owner = self.owner
         depth = len(self.floor)
-        # Operations that leave a parallel loop would cross from one task to another, which costs more than recomputing them.
+        # Values hoisted out of a parallel loop would pass from one task to another, which costs more than recomputing them.
         parallel = owner is not None and owner.code is ops.for_ and owner.attr.parallel
         loop = owner is not None and owner.code in _LOOPS and not parallel and owner not in self.around
         if not loop and _LOOPS.isdisjoint(region.codes) and self.env.keys().isdisjoint(region.live_ins):
@@ -66,7 +66,7 @@ class _Licm(Rewriter):
         return new
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        """Visit each operation of a region. Outside of loops no operation moves, so most need no call."""
+        """Visit each operation of a region. Outside of loops no operation moves, so most operations need no call."""
         env, level, done, depth = self.env, self.level, self.b.ops, len(self.floor) - 1
         self.lists.append(done)
         in_loop = self.floor[-1] < depth
@@ -107,8 +107,8 @@ class _Licm(Rewriter):
         return max([self.floor[-1], *inner])
 
     def _load_target(self, op: Op) -> int:
-        """Return the depth to which a load moves, one loop at a time: as long as a loop does not write the memory, and surely runs if the
-        element may not exist."""
+        """Return the depth to which a load moves. It moves out of a loop that does not write the memory, and that is known to run unless
+        the element is known to exist."""
         target = len(self.floor) - 1
         lowest = self._target(op)
         memory = region_of(op.attr)

@@ -1,4 +1,4 @@
-"""Marks of reassociable sums and products that a serial loop accumulates, so that the loop can be vectorised."""
+"""Marks on sums and products that a serial loop accumulates, which may be reassociated so that the loop can be vectorised."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# Loops of at most this many iterations are not vectorised: LLVM unrolls them, and would factor sums.
+# The longest loops that are not marked: LLVM unrolls them, and would factor sums.
 _SHORT = 8
 
 
 def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """With fast math, mark the operations by which a `for` carries a sum or product of floats "reassoc".
+    """With fast math, mark the operations by which a `for` accumulates a sum or product of floats as "reassoc".
 
-    This applies only if nothing else uses the partial sums, so that compensated summation and running totals stay as they are written.
+    This applies only if nothing else uses the partial sums, so that compensated summation and running totals stay as written.
     """
     if not ctx.options.fast_math or ops.for_ not in kernel.codes:
         return kernel
@@ -47,7 +47,7 @@ class _Reassociate(Rewriter):
         return self.copy(op)
 
     def _chain(self, start: Op, end: Op, family: frozenset[ops.OpCode], region: Region) -> list[Op]:
-        """Return the operations from ``start`` to ``end`` if each is of ``family``, used once, and directly in the body; else none."""
+        """Return the operations from ``start`` to ``end`` if each is of ``family``, has one use, and is directly in the body; else none."""
         own = set(region.ops)
         waiting: list[tuple[Op, list[Op]]] = [(end, [])]
         while waiting:

@@ -1,7 +1,7 @@
 """Scalar promotion: a serial loop carries an element of memory that it reads and writes. It is loaded before the loop and stored after it.
 
-`carry_elements` promotes for speed, in tasks, and `promote` before differentiation. They differ in the elements that they choose, and in
-when these are loaded and stored.
+`carry_elements` promotes for speed, in tasks, and `promote` before differentiation. They choose different elements, and load and store them
+under different conditions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import VARIABLES, Op, Ref, Region, rank, ref_of
 from spirograd.ir.threaded import LOOPS, Cell, Threaded
 
-# A memory, and the numbers of the indices.
+# A memory, and the value numbers of the indices.
 Key = tuple[Ref, tuple[int, ...]]
 
 
 @dataclass(slots=True, eq=False)
 class Element(Cell):
-    """An element that a loop carries. ``values``: its value and, if that is recorded, whether it was stored. ``accesses``: the accesses of
-    the loop to it; ``inside``: all values that the loop defines. ``where``, ``before``: indices and values before the loop. ``always``: the
-    element exists even if the loop does not run."""
+    """An element that a loop carries. ``values``: its value and, if recorded, whether it was stored. ``accesses``: the accesses of the loop
+    to it; ``inside``: all values that the loop defines. ``where``, ``before``: indices and values before the loop. ``always``: the element
+    exists even if the loop does not run."""
 
     key: Key = field(kw_only=True)
     inside: Container[Op] = field(kw_only=True)
@@ -48,8 +48,8 @@ class Element(Cell):
 
 
 class ScalarPromotion(Threaded):
-    """A rewriter that promotes elements. A subclass chooses among the `candidates` of a loop, loads the chosen ones, and stores them
-    afterwards."""
+    """A rewriter that promotes elements. A subclass chooses among the `candidates` of a loop, loads the chosen elements, and stores them
+    after the loop."""
 
     def __init__(self, query: Dependence) -> None:
         super().__init__()
@@ -71,8 +71,8 @@ class ScalarPromotion(Threaded):
         raise NotImplementedError
 
     def candidates(self, loop: Op) -> list[Element]:
-        """Return the elements at indices that are invariant in ``loop``, if all its other accesses are surely to other elements, and
-        loop-carried values can replace the accesses where they are."""
+        """Return the elements at indices that are invariant in ``loop``, if all its other accesses are known to be to other elements, and
+        loop-carried values can replace the accesses."""
         inside = contents(*loop.regions)
         invariant = Invariants(inside)
         accesses = [access for access in accesses_in(loop.regions, VARIABLES) if access.op not in self.carried]
@@ -130,7 +130,8 @@ class ScalarPromotion(Threaded):
 
 
 def _can_be_carried(loop: Op, element: Element) -> bool:
-    """Return whether loop-carried values can replace the accesses, by their kinds and positions: a condition yields only its verdict."""
+    """Return whether loop-carried values can replace the accesses, by their kinds and positions. The condition of a `while` cannot yield a
+    new value."""
     if any(access.op.code is ops.cas for access in element.accesses):
         return False
     mine, writes = {access.op for access in element.accesses}, set(element.writes)

@@ -1,4 +1,4 @@
-"""The clean-up passes, in the order in which they help each other."""
+"""The clean-up passes, in an order in which each finds work that earlier ones uncover."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from spirograd.transforms.simplification.fold import fold
 from spirograd.transforms.simplification.licm import licm
 from spirograd.transforms.simplification.thread_branches import thread_branches
 
-# Rounds for kernel IR: after the first round, mostly constants remain that the removal of operations has uncovered. Device IR was
-# simplified before it was lowered.
+# The number of rounds on kernel IR. The second round mostly folds constants that the removal of operations has uncovered. Device IR needs
+# one, because it was simplified before it was lowered.
 _ROUNDS = 2
 
 
 def simplify(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Run constant folding, common subexpression elimination and dead code elimination `_ROUNDS` times, or until nothing changes; then
-    thread branches and hoist loop invariants. Without ``options.optimize`` only dead code is removed."""
+    """Run constant folding, common subexpression elimination and dead code elimination `_ROUNDS` times, or until nothing changes, then
+    thread branches and hoist loop invariants. Without ``options.optimize``, only remove dead code."""
     if not ctx.options.optimize:
         return dce(kernel, ctx)
     for k in range(_ROUNDS):
         before = kernel
         kernel = fold(kernel, ctx)
-        if k and kernel is before:  # for the same kernel, the other passes would change nothing
+        if k and kernel is before:  # the kernel did not change, so the other passes would change nothing
             break
         kernel = dce(cse(kernel, ctx), ctx)
         if kernel is before:

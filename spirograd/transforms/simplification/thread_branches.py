@@ -1,8 +1,8 @@
-"""Jump threading: a branch on a condition that an earlier branch computes moves into that branch.
+"""Jump threading: moves a branch on a condition that an earlier branch computes into that branch.
 
 The front end traces ``a and b``, where ``b`` loads or calls, as a branch on ``a`` that yields ``b``, else False. A later branch tests the
-result. Once it stands inside the first one, it sees what that has computed: common subexpressions of ``b`` and of the body, such as the
-distance of two particles, are computed once.
+result. Inside of the first branch, it can use the values that this branch has computed, so common subexpressions of ``b`` and the body,
+such as the distance of two particles, are computed once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ROUNDS = 4
 
 
 def thread_branches(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Move each branch whose else part computes nothing into the branch that computes its condition, if that is False elsewhere and used
-    nowhere else. Return the same object if there is none."""
+    """Move each branch whose else part computes nothing into the branch that computes its condition, if this condition is False in the
+    other part and has no other use. Return the same object if there is no such branch."""
     for _ in range(_ROUNDS):
         if ops.if_ not in kernel.codes:
             break
@@ -34,7 +34,7 @@ def thread_branches(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Thread(Rewriter):
-    """``uses``: how often each value is an operand."""
+    """A rewriter that moves branches. ``uses``: the number of uses of each value."""
 
     def __init__(self, uses: Counter[Op]) -> None:
         super().__init__()

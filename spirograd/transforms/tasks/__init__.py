@@ -1,1 +1,1 @@
-"""Passes that form tasks from kernels: offloading, fusion, reductions, placement of adstacks."""
+"""Passes that split kernels into tasks and transform tasks: offloading, fusion, reductions, placement of adstacks."""

@@ -1,8 +1,8 @@
-"""The types in which private copies in shared memory hold elements of other types: shared memory has atomics of words only.
+"""The types in which private copies in shared memory hold elements of other types, because shared memory only has atomics on words.
 
-A word of the same sign holds narrow integers: its low bits are the element, even if it wraps. f32 holds sums of narrow floats. Integers in
-the same order hold minima and maxima of floats: their bits, inverted except for the sign where that is set. NaN, which loses to numbers, is
-held by the identity, the bits of a NaN beyond all numbers.
+Narrow integers are held in a word of the same signedness, whose low bits are the element even if it wraps. Sums of narrow floats are held
+in f32. Minima and maxima of floats are held as integers of the same order: the bits of the float, all inverted but the sign if the sign is
+set. NaN, which loses to numbers, is held as the identity, the bits of a NaN beyond all numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALL_BUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """A type that holds elements of another one. ``dtype`` holds them; ``hold(b, value)`` and ``element(b, held)`` convert."""
+    """A type ``dtype`` that holds elements of another type. ``hold(b, value)`` and ``element(b, held)`` convert."""
 
     dtype: DType
     hold: Callable[[Builder, Op], Op]
@@ -47,7 +47,7 @@ def _by_cast(held: DType, t: DType) -> Carrier:
 
 
 def _ordered(b: Builder, kind: str, value: Op) -> Op:
-    """Return an integer for a float: a larger one for a larger float."""
+    """Map a float to an integer, in the same order."""
     bits = b.emit(ops.bitcast, value, type=i32)
     rest = b.emit(ops.and_, bits, b.const(_ALL_BUT_SIGN))
     number = b.emit(ops.le, rest, b.const(_INFINITY))
@@ -59,6 +59,6 @@ def _unordered(b: Builder, held: Op) -> Op:
 
 
 def _flipped(b: Builder, bits: Op) -> Op:
-    """Return ``bits`` with all bits but the sign inverted, if the sign is set."""
+    """Invert all ``bits`` but the sign, if the sign is set."""
     negative = b.emit(ops.lt, bits, b.const(0))
     return b.emit(ops.select, negative, b.emit(ops.xor, bits, b.const(_ALL_BUT_SIGN)), bits)

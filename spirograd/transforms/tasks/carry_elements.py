@@ -1,5 +1,5 @@
-"""Scalar promotion in tasks: serial loops in parallel ones carry an element of memory that they update. Then iterations of the parallel
-loop can be vectorised, with the element in a register."""
+"""Scalar promotion in tasks: serial loops inside of parallel ones carry an element of memory that they update, so that iterations of the
+parallel loop can be vectorised, with the element in a register."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from spirograd.ir.threaded import LOOPS, Cell
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.scalar_promotion import Element, Key, ScalarPromotion
 
-# Operations that the loop may contain: none that shows memory to others, or stops the iteration.
+# Effects of operations that the loop may contain: none that makes memory visible to others, or ends the iteration.
 _ALLOWED = frozenset(("pure", "read", "write", "atomic", "control", "structure"))
 
 
 def carry_elements(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Carry, in each task that is a parallel loop, elements of 32 or 64 bits that a serial loop both loads and stores.
 
-    Its indices are the same throughout the serial loop, and no other iteration of the parallel one writes it; no other access in the serial
-    loop may be to the same bytes. The element exists, by the bounds of the parallel loop or because it was accessed before the serial one,
-    so that it may be loaded where the serial loop does not run. It is stored after the loop only if the loop stored it, or if the iteration
-    did so before.
+    The indices of the element are invariant in the serial loop, no other iteration of the parallel loop writes it, and no other access in
+    the serial loop may alias it. The element is known to exist, from the bounds of the parallel loop or because it was accessed before the
+    serial one, so it may be loaded even if the serial loop does not run. It is stored after the loop only if the loop has stored it, or the
+    iteration has stored it before.
     """
     if not ctx.options.optimize or LOOPS.isdisjoint(kernel.codes):
         return kernel
@@ -36,7 +36,7 @@ def carry_elements(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Carry(ScalarPromotion):
     def __init__(self) -> None:
         super().__init__(Dependence())
-        self.task: Iterations | None = None  # None in functions, whose elements may be shared by several iterations
+        self.task: Iterations | None = None  # None in functions, because several iterations may share their elements
         self.task_writes: list[Access] = []
         self.stored: list[set[Key]] = []  # per open region: elements that were stored in it so far
         self.handlers |= {ops.task: self._task, ops.store: self._store}
@@ -107,8 +107,8 @@ class _Carry(ScalarPromotion):
             self.carried = {}
 
     def _when(self, loop: Op, element: Element) -> Hashable:
-        """Return when to store ``element``: True for always, False if ``loop`` has an iteration; else the regions of ``loop`` that store
-        it."""
+        """Return when to store ``element``: always (True), if ``loop`` has an iteration (False), or if one of the returned regions of
+        ``loop`` has stored it."""
         regions = frozenset([access.around[-1:] for access in element.accesses if access.writes])
         direct = loop.code is ops.for_ and () in regions
         if any(element.key in stored for stored in self.stored) or (direct and has_trips(loop)):
@@ -116,8 +116,8 @@ class _Carry(ScalarPromotion):
         return False if direct else regions
 
     def _store_group(self, loop: Op, when: Hashable, elements: Sequence[Element]) -> None:
-        """Store ``elements`` after ``loop``. ``when``: see `_when`. Elements that one region stores are stored if one of them has changed:
-        a flag would be a further loop-carried value, over which LLVM splits the loop."""
+        """Store ``elements`` after ``loop``. ``when``: see `_when`. Elements that one region stores are stored if any of them has changed.
+        A flag would be another loop-carried value, for which LLVM would split the loop."""
         b = self.b
         if when is True:
             self._store_all(elements)
@@ -140,7 +140,7 @@ class _Carry(ScalarPromotion):
             self.b.store(element.ref, *element.where, element.values[0])
 
     def _changed(self, element: Element) -> Op:
-        """Return whether any bit differs from the loaded value."""
+        """Return whether the value of ``element`` differs from the loaded one in any bit."""
         t = element.ref.dtype
         values = (element.before[0], element.values[0])
         bits = [self.b.emit(ops.bitcast, v, type=unsigned(t)) if t.is_float else v for v in values]

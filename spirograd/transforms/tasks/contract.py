@@ -1,10 +1,10 @@
-"""Contraction: decides which products round together with the sum that uses them, in place of code generators and drivers.
+"""Contraction of products and sums to ``fma``, which is decided here and not by code generators and drivers.
 
-Whether a product is fused then depends neither on the back end, nor on the level of optimisation, nor on how a loop is vectorised. For
-loops that may be fused it is decided before that: in a fused loop more operations use one value. `fused_products` has the rule.
+Whether a product is contracted therefore does not depend on the back end, the level of optimisation, or the vectorisation of a loop. For
+loops that may be fused it is decided before fusion, because in a fused loop more operations use a value. `fused_products` has the rule.
 
-Drivers of graphics cards also expand quotients, roots and elementary functions to products that they contract with sums that follow, and
-compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). In loops that may be fused, all arithmetic is rounded as written on such
+Drivers of graphics cards also expand quotients, roots and elementary functions to products that they contract with subsequent sums, and
+compute 1 / sqrt(x) by one instruction (seen with NVIDIA's driver). In loops that may be fused, all arithmetic is rounded as written on such
 devices, and results of these functions are opaque.
 """
 
@@ -22,7 +22,7 @@ _FUNCTIONS = (*ops.ELEMENTARY, ops.div, ops.sqrt, ops.rsqrt, ops.call, ops.resul
 
 
 def decides_rounding(caps: Capabilities) -> bool:
-    """Return whether the device is a graphics card with a driver that contracts operations unless they are marked."""
+    """Return whether the driver of the device contracts operations unless they are marked."""
     return caps.target.simplifies_floats and not caps.cpu_driver
 
 
@@ -32,7 +32,7 @@ def contract(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _Contraction(Rewriter):
-    """A rewriter that replaces sums of products by ``fma`` if ``fast_math``. ``rounding``: the attribute of these."""
+    """A rewriter that replaces sums of products by ``fma`` if ``fast_math``. ``rounding``: the attribute of the ``fma``."""
 
     def __init__(self, fast_math: bool, rounding: str | None = None) -> None:
         super().__init__()
@@ -60,8 +60,8 @@ class _Contraction(Rewriter):
 
 
 class Contraction(_Contraction):
-    """A rewriter of the loops of ``body``, the body of a kernel, before they are fused. The remaining products are rounded as written. If
-    `decides_rounding`, so are sums, quotients and ``fma``, and the results of `_FUNCTIONS` are opaque."""
+    """A rewriter of the loops of ``body``, the body of a kernel, before they are fused. Products that are not contracted are rounded as
+    written. If `decides_rounding`, so are sums, quotients and ``fma``, and the results of `_FUNCTIONS` are opaque."""
 
     def __init__(self, body: Region, caps: Capabilities, fast_math: bool) -> None:
         self.driver = decides_rounding(caps)

@@ -10,7 +10,7 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def demote_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Demote atomics: all in serial tasks; in parallel ones those at an element that belongs to one iteration alone."""
+    """Demote all atomics in serial tasks, and those on elements that belong to one iteration in parallel tasks."""
     return _Demote().kernel(kernel)
 
 

@@ -1,5 +1,5 @@
-"""Marks on arrays that passes assume to be disjoint (`ArrayRef.disjoint`). Before each launch, the launcher finds out whether they are, and
-otherwise runs code that was compiled without marks (`CompileOptions.overlapping`)."""
+"""Marks on arrays that passes assume to be disjoint (`ArrayRef.disjoint`). Before each launch, the launcher checks whether they are
+disjoint, and otherwise runs code that was compiled without marks (`CompileOptions.overlapping`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spirograd.ir.nodes import ArrayRef, Kernel, Op, Ref
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# An array argument in one of its roles.
+# An array argument, by its number, in one of its roles.
 Array = tuple[int, str]
-# The most arrays of a kernel that have marks: each launch compares every pair of them.
+# The largest number of arrays with marks in a kernel, because each launch compares every pair of them.
 MOST_DISJOINT = 8
 
 
@@ -32,13 +32,13 @@ def marked_arrays(kernel: Kernel) -> set[Array]:
 
 
 def fits(kernel: Kernel, arrays: Iterable[Array]) -> bool:
-    """Return whether ``arrays`` may get marks besides those that have them: whether a launch compares few enough."""
+    """Return whether ``arrays`` may get marks in addition to those that have marks already, so that a launch compares few arrays."""
     return len(marked_arrays(kernel).union(arrays)) <= MOST_DISJOINT
 
 
 def assume_disjoint(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Mark the arrays of loops in which each element would be updated by one iteration only, if no other array overlapped the updated one:
-    then these updates need not be atomic. Adjoint loops are such loops: ``x.grad[i] += ...; y.grad[i] += ...``."""
+    """Mark the arrays of loops in which only one iteration updates each element, provided that no other array overlaps the updated one.
+    Then these updates need not be atomic. Loops of gradients are an example: ``x.grad[i] += ...; y.grad[i] += ...``."""
     if not ctx.options.optimize or ctx.options.overlapping or ops.atomic not in kernel.codes:
         return kernel
     for number, loop in enumerate(kernel.body.ops):
@@ -56,7 +56,7 @@ def _private_updates(loop: Op) -> int:
 
 
 def compared_arrays(kernel: Kernel, effects: Effects) -> tuple[DisjointArray, ...]:
-    """Return the arrays with marks, which each launch compares; none if ``kernel``, which has these effects, writes none of them."""
+    """Return the arrays with marks, which each launch compares, or none if ``kernel``, which has these effects, writes none of them."""
     refs = {array_of(ref): ref for _, ref in kernel.accesses if isinstance(ref, ArrayRef) and ref.disjoint}
     written = {(index, part) for kind, index, part in effects.all_written() if kind == "array"}
     arrays = []
@@ -68,7 +68,8 @@ def compared_arrays(kernel: Kernel, effects: Effects) -> tuple[DisjointArray, ..
 
 
 def mark_disjoint(kernel: Kernel, arrays: Collection[Array]) -> Kernel:
-    """Return ``kernel`` with marks on all accesses to ``arrays``. Accesses of functions that it calls get none, which is always right."""
+    """Return ``kernel`` with marks on all accesses to ``arrays``. Accesses of functions that it calls get no marks, which is
+    conservative."""
     return _Marking(arrays).kernel(kernel) if arrays else kernel
 
 

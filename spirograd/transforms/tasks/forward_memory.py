@@ -1,4 +1,4 @@
-"""Forwarding of stores of an iteration of a parallel loop to its own loads, and removal of the stores that it overwrites."""
+"""Forwarding of stores of an iteration of a parallel loop to its loads, and removal of stores that the iteration overwrites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACCESSING = frozenset(("read", "write", "atomic"))
 
 
 def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Forward stores in tasks: fused loops have more of them, and so have atomics that became loads and stores."""
+    """Forward stores in tasks, where fused loops, and atomics that became loads and stores, leave redundant accesses."""
     if not ctx.options.optimize or not any(_returns(region) for task in kernel.body.ops for region in task.regions):
         return kernel
     forwarded = cse(kernel, ctx)
@@ -23,7 +23,7 @@ def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _returns(region: Region) -> bool:
-    """Return whether an operation in ``region`` accesses memory that an earlier one stores to."""
+    """Return whether an operation in ``region`` accesses memory to which an earlier operation stores."""
     stored: set[Ref] = set()
     for op in region.walk():
         if op.code.effect in _ACCESSING:
@@ -52,7 +52,7 @@ class _DeadStores(Rewriter):
 
 
 def _dead(body: Region) -> set[Op]:
-    """Return the stores to elements that are overwritten before they are read, found backwards."""
+    """Return the stores to elements that are overwritten before they are read, by a backward scan."""
     dead: set[Op] = set()
     elements = [(op.attr, op.args[:-1]) for op in body.ops if op.code is ops.store]
     if len(set(elements)) == len(elements):

@@ -1,7 +1,7 @@
-"""Task fusion: parallel loops of a kernel that have the same index space become one loop, and so one dispatch.
+"""Loop fusion: parallel loops of a kernel that have the same index space become one loop, and therefore one dispatch.
 
-Fusion saves launches and memory traffic, because a value that one iteration wrote is still in a register when it is read. `analysis.fusion`
-decides what may be fused; this pass decides what pays, and which loops become neighbours.
+Fusion saves launches and memory traffic, because a value that an iteration wrote is still in a register when it is read. `analysis.fusion`
+decides which loops may be fused; this pass decides which fusions pay, and which loops become neighbours.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
 from spirograd.transforms.tasks.disjoint_arrays import MOST_DISJOINT, Array, array_of, fits, mark_disjoint
 
-# The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows the cost of more. On CPUs,
-# LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of the
-# time.
+# The largest number of operations of a fused loop, by whether tasks run as invocations: `python -m benchmarks.fusing` shows the cost of
+# more. On CPUs, LLVM interleaves iterations of short loops only: with 32 operations in total, a fused loop is 1.5 times as fast; with 96 it
+# takes 1.4 times as long.
 _LONGEST = {False: 48, True: 400}
-# Fields and arrays that a fused loop may access if the loops share less than a quarter of them: hardware does not prefetch more streams
-# (two loops over 4 each: as fast as one after the other; over 8 each: in up to 1.5 of the time).
+# The number of fields and arrays that a fused loop may access if the loops share less than a quarter of them, because hardware does not
+# prefetch more streams (two loops over 4 each take the same time when fused, over 8 each up to 1.5 times as long).
 _MOST_STREAMS = 8
-# The number of earlier loops that are tried for a loop.
+# The number of earlier loops with which a loop may be fused that are tried.
 _FARTHEST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision about two loops, by their lines. ``reason``: why they were not fused; "" if they were. ``disjoint``: arrays that must not
-    overlap in a launch of the fused loops."""
+    """A decision about two loops, given by their lines. ``reason``: why they were not fused, or "" if they were. ``disjoint``: arrays that
+    must not overlap in a launch of the fused loops."""
 
     first: Loc | None
     second: Loc | None
@@ -57,11 +57,10 @@ def _place(loc: Loc | None) -> str:
 
 
 def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision, ...]]:
-    """Fuse loops if `analysis.fusion` allows it and it pays. Return also the decisions about neighbours, and about loops that became
-    neighbours.
+    """Fuse loops if `analysis.fusion` allows it and it pays. Return also the decisions about loops that are, or became, neighbours.
 
-    Settings may keep loops apart that would be fused, and so does the compilation for arrays that overlap. Contraction is decided for these
-    loops in the same way, so that results do not depend on it.
+    Settings may keep loops apart that would be fused, and so does compilation for overlapping arrays. Contraction is decided for these
+    loops as if they were fused, so that results do not depend on the settings.
     """
     loops = [op for op in kernel.body.ops if op.code is ops.for_ and op.attr.parallel]
     if len(loops) < 2:
@@ -85,7 +84,7 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """An operation of the kernel's body, or ``loops`` to be fused in the position of the last one."""
+    """An operation of the kernel's body, or ``loops`` to be fused, in the position of the last one."""
 
     op: Op
     loops: list[Op] = field(default_factory=list)
@@ -93,8 +92,8 @@ class _Item:
 
 
 class _Plan:
-    """A plan of the loops to be fused, decided loop by loop. ``groups``: the plan without settings that keep loops apart; None to compute
-    it. ``disjoint``: the arrays that it assumes to be disjoint."""
+    """A plan of the loops to be fused, made loop by loop. ``groups``: the groups of the plan that ignores settings which keep loops apart,
+    or None while that plan is made. ``disjoint``: the arrays that the plan assumes to be disjoint."""
 
     def __init__(self, kernel: Kernel, ctx: PassContext, groups: Mapping[Op, _Item] | None = None) -> None:
         self.kernel = kernel
@@ -112,7 +111,7 @@ class _Plan:
             return
         caps, options = self.ctx.caps, self.ctx.options
         ordered = caps.target.ordered_sums
-        # On graphics cards the length of the body decides how many iterations an invocation runs at a time.
+        # On graphics cards the length of the body determines the number of iterations that an invocation runs at a time.
         item = _Item(op, [op], obstacle(op, options.fast_math, ordered, same_partition=ordered and caps.cpu_driver))
         before = [k for k, other in enumerate(self.items) if other.loops][-_FARTHEST:]
         for k in reversed(before):
@@ -128,7 +127,7 @@ class _Plan:
         self.items.append(item)
 
     def _reason(self, first: _Item, second: _Item, between: Sequence[_Item]) -> tuple[str, Collection[Arrays]]:
-        """Return why two loops are not fused, or "" if they are, and the arrays that must not overlap for that."""
+        """Return why two loops are not fused, or "" if they are. Return also the arrays that must not overlap for fusion."""
         apart = first.op.attr.apart or second.op.attr.apart
         if apart and self.groups is not None:
             return f"{apart} keeps the loops of this kernel apart", ()
@@ -138,7 +137,7 @@ class _Plan:
         for loop in first.loops:
             for other in between:
                 if not all(commutes(loop, op) for op in other.loops or [other.op]):
-                    return "what stands between them must run between them", ()
+                    return "the code between them must run between them", ()
         assumed: set[Arrays] | None = None if self.ctx.options.overlapping and self.groups is not None else set()
         for loop in first.loops:
             obstacle = conflict(loop, second.op, "" if self.groups is None else self.ctx.options.disjoint_by, assumed)
@@ -158,7 +157,7 @@ class _Plan:
         alike = first in self.groups and self.groups[first] is self.groups.get(second)
         if alike:
             return ""
-        return f"without {self.ctx.options.disjoint_by or 'arrays that overlap'} they would be fused with others"
+        return f"without {self.ctx.options.disjoint_by or 'arrays that overlap'} they would be fused with other loops"
 
 
 def _arrays_of(pairs: Collection[Arrays]) -> set[Array]:
@@ -166,10 +165,10 @@ def _arrays_of(pairs: Collection[Arrays]) -> set[Array]:
 
 
 def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:
-    """Return why fusion would not pay, or exceed the device's limits, or "" if it does pay."""
+    """Return why fusion would not pay, or would exceed limits of the device, or "" if it pays."""
     longest = _LONGEST[caps.target.invocations]
     if caps.loop_limit and sum(inner_iterations(loop.regions[0]) for loop in (*loops, last)) >= caps.loop_limit:
-        return f"together their inner loops may have {caps.loop_limit:,} iterations, after which this driver ends loops"
+        return f"together their inner loops may run {caps.loop_limit:,} iterations, after which this driver ends loops"
     size = sum(op.code is not ops.const for loop in (*loops, last) for op in loop.regions[0].walk())
     if size > longest:
         return f"together they have {size} operations, more than {longest}"
@@ -187,7 +186,7 @@ def _has_loops(loop: Op) -> bool:
 
 
 class _Build(Rewriter):
-    """A rewriter that emits the planned loops. ``contracted``: loops whose contraction is decided now."""
+    """A rewriter that emits the planned loops. ``contracted``: loops whose contraction is decided here, before they are fused."""
 
     def __init__(self, plan: _Plan, contracted: Collection[Op], contraction: Contraction, ctx: PassContext) -> None:
         super().__init__()
@@ -195,11 +194,11 @@ class _Build(Rewriter):
         self.contracted = contracted
         self.contraction = contraction
         self.ctx = ctx
-        # Whether a driver would simplify arithmetic across two loops, which memory between them hides from it: those of graphics cards
-        # rewrite 1 / (x * a) as two other products, whatever modules say of the first one (seen with NVIDIA's).
+        # Whether the driver would simplify arithmetic across the two loops, which memory between them used to prevent: drivers of graphics
+        # cards rewrite 1 / (x * a) as two other products, regardless of the marks on the first one (seen with NVIDIA's driver).
         caps = ctx.caps
         self.opaque = decides_rounding(caps) or (caps.target.simplifies_floats and 32 not in caps.exact_specials and ctx.options.fast_math)
-        self.earlier: set[Ref] = set()  # memory that earlier loops wrote, and the current one has not
+        self.earlier: set[Ref] = set()  # memory that earlier loops wrote, and the current loop has not
         self.handlers = {ops.atomic: self._atomic}
         if self.opaque:
             self.handlers |= {ops.load: self._load, ops.store: self._store}
@@ -233,7 +232,7 @@ class _Build(Rewriter):
         self.b.emit(ops.for_, *bounds, attr=attr, type=(), regions=(body,))
 
     def _load(self, op: Op) -> Op:
-        """Emit a load. A value that an earlier loop wrote counts as a value from memory: as rounded, in all uses."""
+        """Emit a load. A value that an earlier loop wrote counts as a value from memory, which is rounded in all uses."""
         new = self.copy(op)
         return self._rounded(new) if op.attr in self.earlier else new
 
@@ -242,7 +241,8 @@ class _Build(Rewriter):
         return self.copy(op)
 
     def _atomic(self, op: Op) -> Op:
-        """Emit an atomic on floats that an earlier loop wrote: the element belongs to the iteration, or the loops would not be fused."""
+        """Emit an atomic on floats that an earlier loop wrote. The element belongs to the iteration; otherwise the loops would not be
+        fused."""
         kind, ref = op.attr
         written = ref in self.earlier and ref.dtype.is_float
         if not written:

@@ -1,9 +1,9 @@
-"""Scatters become gathers: a loop that adds to elements around each iteration, by atomics, becomes two. The first runs over the elements,
-each of which collects the additions of the iterations around it; the second does everything else that the loop did.
+"""Scatters become gathers: a loop that adds to elements around each iteration, by atomics, becomes two loops. The first runs over the
+elements, and sums for each of them what the iterations around it would add; the second does everything else.
 
-`analysis.scatters` decides where that is possible. Summands are computed once for each element and each iteration that adds to it, instead
-of once for each iteration, which pays because atomics are slow: the derivative of a 5-point stencil in f32, 2048 x 2048, takes 1.5 ms
-instead of 8.4 on 2 CPU cores, and 34 us instead of 55 on an H200.
+`analysis.scatters` decides where that is possible. Summands are computed once for each pair of an element and an iteration that adds to it,
+instead of once for each iteration. This pays because atomics are slow: the derivative of a 5-point stencil in f32, 2048 x 2048, takes 1.5
+ms instead of 8.4 on 2 CPU cores, and 34 us instead of 55 on an H200.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 from spirograd.transforms.tasks.disjoint_arrays import Array, array_of, fits, mark_disjoint
 
-# Operations that may be recomputed for each atomic that is saved, by whether a task runs as invocations.
+# The number of operations that may be recomputed for each atomic that is saved, by whether tasks run as invocations.
 _WORTH = {False: 40, True: 128}
 # The cost of some operations.
 _HEAVY = dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.sqrt, ops.rsqrt), 6)
 _HEAVY |= dict.fromkeys(ops.ELEMENTARY, 25)
-# Iterations below which atomics cost less than another task does (on an H200, 5 to 10 atomics an iteration).
+# The number of iterations below which atomics cost less than another task (on an H200, with 5 to 10 atomics an iteration).
 _FEWEST = {False: 1 << 12, True: 1 << 19}
 
 
 def gather(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Turn scatters into gathers where that pays. The order of sums then does not depend on threads."""
+    """Turn scatters into gathers where that pays. The order of their sums then does not depend on threads."""
     if not ctx.options.optimize or ops.atomic not in kernel.codes:
         return kernel
     chosen: dict[Op, list[Scatter]] = {}
@@ -51,7 +51,7 @@ def gather(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _assumed(scatter: Scatter) -> set[Array]:
-    """Return the arrays that must be disjoint for the gather: the one that the loop adds to, and those that may overlap it."""
+    """Return the arrays that must be disjoint for the gather: the array to which the loop adds, and those that may overlap it."""
     if not isinstance(scatter.ref, ArrayRef) or not scatter.overlaps:
         return set()
     return {array_of(ref) for ref in (scatter.ref, *scatter.overlaps)}
@@ -67,8 +67,8 @@ def _pays(scatter: Scatter, ctx: PassContext) -> bool:
 
 
 def _most_iterations(scatter: Scatter, target: Target) -> int:
-    """Return the most iterations, from the bounds of the loop, or from the field whose elements it adds to. An array counts as long, but as
-    short where another task costs more than the atomics of a short one."""
+    """Return an upper bound of the number of iterations, from the bounds of the loop or from the field to which it adds. The length of an
+    array is unknown: it counts as long, or as short where another task would cost more than the atomics of a short loop."""
     most = 1
     for axis, dim in zip(scatter.axes, scatter.dims):
         extent = axis.end.minus(axis.begin)
@@ -83,7 +83,7 @@ class _Gather(Rewriter):
         super().__init__()
         self.name = kernel.name
         self.chosen = chosen
-        self.dropped: set[Op] = set()  # atomics of the loop being copied that became gathers
+        self.dropped: set[Op] = set()  # atomics of the current loop that became gathers
         self.handlers = {ops.atomic: self._atomic}
 
     def _rewritten(self, kernel: Kernel) -> Kernel:
@@ -137,7 +137,7 @@ class _Gather(Rewriter):
         b.for_(begin, end, (), b.end(), attr)
 
     def _ends(self, scatter: Scatter, axis: int) -> tuple[Op, Op]:
-        """Return the first element along an axis, and the end: no more elements than the memory has."""
+        """Return the first element along an axis, and the end, within the bounds of the memory."""
         b, dim = self.b, scatter.dims[axis]
         (before, after), along = scatter.hull[axis], scatter.axes[axis]
         first, last = self._moved(along.begin, before, scatter.ref, dim), self._moved(along.end, after, scatter.ref, dim)
@@ -146,8 +146,8 @@ class _Gather(Rewriter):
         return first, b.emit(ops.max_, last, first)
 
     def _moved(self, bound: Bound, by: int, ref: FieldRef | ArrayRef, dim: int) -> Op:
-        """Return ``bound`` + ``by``, but not before the first index along ``dim``, nor after its end (a constant may be after that of an
-        array). For every ``bound``, no sum wraps around."""
+        """Return ``bound`` + ``by``, limited to the range of indices along ``dim`` (a constant may exceed the end of an array). No sum
+        wraps around, for any ``bound``."""
         b, (origin, end) = self.b, self.extent(ref, dim)
         if bound.base is None:
             return b.const(min(max(bound.offset + by, origin), end if isinstance(end, int) else int(i32.max)))
@@ -158,7 +158,7 @@ class _Gather(Rewriter):
         return b.emit(ops.add, b.emit(ops.max_, b.emit(ops.min_, self.number(bound), most), least), b.const(by))
 
     def extent(self, ref: FieldRef | ArrayRef, dim: int) -> tuple[int, int | Op]:
-        """Return the first index, and the end; those of entries follow those of elements."""
+        """Return the first index along an axis, and the end. The axes of entries follow those of elements."""
         axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim
         if dim >= axes:
             return 0, ref.element_shape[dim - axes]
@@ -175,8 +175,9 @@ class _Gather(Rewriter):
 
 
 class _Element(Threaded):
-    """The code for one element, which adds the terms to it, if there are any. There is a cell for each element of the memory at the same
-    indices by the axes, such as the components of a vector. It holds the element, and whether that has a term."""
+    """The code for one element, which adds its terms to it, if there are any. There is a cell for each element of the memory that has the
+    same indices along the axes of the loop, such as the components of a vector. It holds the element, and whether the element has a
+    term."""
 
     def __init__(self, around: _Gather, loop: Op, scatter: Scatter, element: Sequence[Op]) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class _Element(Threaded):
             b.if_(some, then, b.end())
 
     def _old(self, indices: Sequence[Op]) -> Op:
-        """Return the element before. The loop may not access it; then the indices that follow no axis may be out of range."""
+        """Return the old element. If the loop does not access it, the indices that follow no axis may be out of range."""
         b, ref = self.b, self.scatter.ref
         inside = []
         for dim, index in enumerate(indices):
@@ -230,7 +231,7 @@ class _Element(Threaded):
         return b.if_(condition, then, b.end([b.const(0, ref.dtype)]))[0]
 
     def _add(self, iteration: Preimages, atomics: Collection[Op]) -> None:
-        """Add the contributions of an iteration, if it is one of the loop."""
+        """Add the contributions of an iteration, if the loop has this iteration."""
         b = self.b
         located = [self._place(axis, preimage) for axis, preimage in enumerate(iteration)]
         conditions = [condition for _, some in located for condition in some]
@@ -248,7 +249,7 @@ class _Element(Threaded):
         restore(changed, b.if_(holds, then, orelse))
 
     def _bind(self, places: Sequence[Op]) -> Op:
-        """Map the coordinates in the body to those of the iteration at ``places``. Return the index of the loop there."""
+        """Map the coordinates in the body to those of the iteration at ``places``. Return the index of this iteration."""
         b, number, flat = self.b, self.around.number, places[0]
         for axis, place in zip(self.scatter.axes, places):
             self.env[axis.place] = place
@@ -260,8 +261,8 @@ class _Element(Threaded):
         return flat
 
     def _place(self, axis: int, preimage: Preimage) -> tuple[Op, list[Op]]:
-        """Return the coordinate of an iteration along an axis, and the conditions of its existence. Conditions that always hold are
-        omitted."""
+        """Return the coordinate of an iteration along an axis, and the conditions under which the iteration exists. Conditions that always
+        hold are omitted."""
         b, q, along, (before, after) = self.b, self.element[axis], self.scatter.axes[axis], self.scatter.hull[axis]
         begin, end = self.around.number(along.begin), self.around.number(along.end)
         if preimage.kind == "wrap":
@@ -295,7 +296,7 @@ class _Element(Threaded):
         cell = self.cell_of.get(op)
         if cell is not None and op in cell.sites:
             cell.values = [self.b.emit(ops.add, cell.values[0], self.args(op)[-1]), self.b.const(True, u1)]
-        return self.b.const(0, op.attr[1].dtype)  # for uses of the old element, whose value is not needed
+        return self.b.const(0, op.attr[1].dtype)  # for uses of the old element whose value is not needed
 
     def _place_or_copy(self, op: Op) -> Op:
         return self.env[op] if op in self.known else self.copy(op)
@@ -305,6 +306,6 @@ class _Element(Threaded):
 
 
 def _others(atomic: Op, dims: Collection[int]) -> tuple[object, ...]:
-    """Return the indices that follow no axis: equal ones are the same element."""
+    """Return the indices that follow no axis. Atomics with equal ones update the same element."""
     values = [value for dim, value in enumerate(atomic.args[:-1]) if dim not in dims]
     return tuple([value.attr if value.code is ops.const else value for value in values])

@@ -1,8 +1,8 @@
-"""Tiles stay in the form of matrix instructions from product to product.
+"""Removal of conversions of tiles: tiles stay in the form of matrix instructions from product to product.
 
-Each product takes the entries of its total from rows (`ops.tile_entries`) and makes rows of the result (`ops.tile_rows`): both conversions
-use shared memory. Rows that came from entries need no conversion back, and loops carry entries in place of rows that nothing else in them
-uses.
+Each product converts rows to the entries of its total (`ops.tile_entries`), and the entries of the result to rows (`ops.tile_rows`); both
+conversions use shared memory. Rows that came from entries need no conversion back, and loops carry entries in place of rows that nothing
+else in them uses.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def keep_tile_entries(kernel: Kernel, ctx: PassContext) -> Kernel:
         new = rewriter.kernel(kernel)
         if not rewriter.changed:
             return kernel
-        kernel = dce(new, ctx)  # rows that are carried but unused would count as used
+        kernel = dce(new, ctx)  # rows that are loop-carried but unused would count as used
 
 
-# The parameters that are the rows of a tile which a loop carries.
+# The parameters that are the rows of a loop-carried tile.
 _Tile = tuple[Op, ...]
 
 
@@ -39,7 +39,7 @@ class _Keep(Rewriter):
         super().__init__()
         self.handlers = {ops.for_: self._for, ops.result: self._result, ops.tile_entries: self._entries}
         self.changed = False
-        self.carried: dict[_Tile, Sequence[Op]] = {}  # the parameters that stand for the entries
+        self.carried: dict[_Tile, Sequence[Op]] = {}  # the parameters that hold the entries
         self.rows: dict[Op, dict[int, Op]] = {}  # loop -> rows made of entries, by the number of the result
 
     def _entries(self, op: Op) -> Op:
@@ -101,7 +101,7 @@ def _parts(rewriter: Rewriter, code: ops.OpCode, operands: Sequence[Op], t: Vec,
 
 
 def _known_entries(rows: Sequence[Op]) -> Sequence[Op]:
-    """Return the entries of which ``rows`` consist; zeros for zeros; () if they are not known."""
+    """Return the entries from which ``rows`` were made: zeros if the rows are zeros, () if they are unknown."""
     source = rows[0].args[0] if rows[0].code is ops.extract else None
     if (
         source is not None
@@ -120,7 +120,7 @@ def _is_const(op: Op, value: int) -> bool:
 
 
 def _carried_tiles(region: Region) -> list[_Tile]:
-    """Return the tiles whose rows are loop-carried, and used as the total of products only."""
+    """Return the tiles whose rows are loop-carried, and only used as the total of products."""
     carried = frozenset(region.params[1:])
     users: dict[Op, set[_Tile | None]] = {}
     for op in region.walk():

@@ -1,8 +1,8 @@
-"""Late stores: on GPUs, stores of a task follow the loads of other memory after them, and stores of constants follow all loads.
+"""Late stores: on GPUs, stores of a task move after subsequent loads of other memory, and stores of constants move after all loads.
 
-Derivatives clear the gradients that they have loaded, and NVIDIA's cards are slow if a store meets a load in flight: to clear one field and
-subtract it from another took 0.27 ms for 2 x 64 MiB on an H200, and 0.07 with the store last. Where it cannot be last, because arrays may
-overlap, it stores the constant without the loaded value, for which it would wait: 0.12 instead of 0.61 ms.
+Derivatives clear the gradients that they have loaded, and NVIDIA's GPUs are slow if a store follows a load in flight: clearing one field
+and subtracting it from another took 0.27 ms for 2 x 64 MiB on an H200, but 0.07 ms with the store last. If a store of a constant cannot be
+last, because arrays may overlap, it waits for the loaded value: 0.12 instead of 0.61 ms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
 _PASSED = frozenset((ops.load, ops.store, ops.atomic))
-# The most stores that move at a time: each takes registers for its value.
+# The largest number of stores that move at a time, because each takes registers for its value.
 _MOST_WAITING = 4
 _WORDS = dict.fromkeys((f32, i32, u32), i32)
 
@@ -36,7 +36,7 @@ class _LateStores(Rewriter):
     def _task(self, op: Op) -> Op:
         everything = [inner for region in op.regions for inner in region.walk()]
         used = {a for inner in everything for a in inner.args}
-        # Invocations may wait for one another, so the order of stores can be observed.
+        # Invocations may wait for each other, so the order of stores can be observed.
         self.waits = any(
             inner.code in (ops.cas, ops.while_, ops.call_memory) or (inner.code is ops.atomic and inner in used) for inner in everything
         )
@@ -59,14 +59,14 @@ class _LateStores(Rewriter):
         self.b.ops += self._ordered(waiting)
 
     def _ordered(self, stores: list[Op]) -> list[Op]:
-        """Return the stores with those of constants last, which would not wait for loads."""
+        """Return the stores, with those of constants, which do not wait for loads, last."""
         refs = [op.attr for op in stores]
         if self.waits or any(may_alias(a, b) for k, a in enumerate(refs) for b in refs[:k]):
             return stores
         return sorted(stores, key=lambda op: op.args[-1].code is ops.const)
 
     def _awaiting(self, store: Op) -> Op:
-        """Return ``store``; a store of a constant waits for the last load of the element."""
+        """Return ``store``, or, if it stores a constant, a store that waits for the last load of the element."""
         *indices, value = store.args
         ref, t = store.attr, store.attr.dtype
         if value.code is not ops.const or t not in _WORDS or not isinstance(ref, ArrayRef) or not self.has_addresses:
@@ -78,7 +78,7 @@ class _LateStores(Rewriter):
         b, word = self.b, _WORDS[t]
         b.at(store)
         address = b.emit(ops.address, attr=(ref.arg, ref.role), type=u64)
-        none = b.cast(b.emit(ops.shr, address, b.const(63, u64)), word)  # zero, unknown to compilers
+        none = b.cast(b.emit(ops.shr, address, b.const(63, u64)), word)  # zero, which compilers do not know
         nothing = b.emit(ops.and_, b.emit(ops.bitcast, load, type=word), none)
         bits = b.emit(ops.xor, b.emit(ops.bitcast, value, type=word), nothing)
         return Op(ops.store, store.type, (*indices, b.emit(ops.bitcast, bits, type=t)), store.attr, (), store.loc, store.primal)
@@ -91,7 +91,7 @@ def _passes(store: Op, op: Op) -> bool:
             continue
         if inner.code not in _PASSED or any(may_alias(store.attr, ref) for _, ref in accesses_of(inner)):
             return False
-        # Others may wait for an update that signals a store; none waits for a sum of floats.
+        # Other invocations may wait for an update that signals a store, but not for a sum of floats.
         if inner.code is ops.atomic and not (inner.attr[0] == "add" and inner.attr[1].dtype.is_float):
             return False
     return op.code is not ops.while_ and not any(ops.while_ in region.codes for region in op.regions)

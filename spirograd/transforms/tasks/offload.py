@@ -1,4 +1,4 @@
-"""Splitting of a kernel into tasks: each outermost parallel loop is one dispatch, and the code between two of them is another."""
+"""Splitting of a kernel into tasks: each outermost parallel loop is a task, and so is the code between two of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, TaskAttr, Temp
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# The most operations of an iteration for rematerialising a value rather than loading it.
+# The largest number of operations for which an iteration rematerialises a value instead of loading it.
 _MAX_COST = 12
 # The same for the bounds of a loop, which are computed once, and which the host needs to size the dispatch.
 _MAX_BOUND_COST = 200
@@ -23,7 +23,7 @@ _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.a
 @dataclass(slots=True)
 class _Segment:
     """A segment of the kernel's body: serial code, or a single parallel loop. ``writes``: memory that it may write, in order. ``checks``:
-    checks of the bounds of the loop, which belong to it."""
+    checks of the bounds of the loop."""
 
     number: int
     loop: Op | None = None
@@ -35,14 +35,15 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Rematerialisation:
-    """A rematerialisation of a value: ``cost`` operations, ``loads`` of memory (load, segment, number of its writes before the load)."""
+    """A rematerialisation of a value: ``cost`` operations, and ``loads`` of memory (load, segment, number of writes of the segment before
+    the load)."""
 
     cost: int
     loads: tuple[tuple[Op, int, int], ...] = ()
 
 
 def offload(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Return the kernel as a list of tasks, in order.
+    """Split the kernel into a list of tasks, in order.
 
     A live-in of a later task is rematerialised there if that is cheap and depends only on constants, arguments, and memory not written
     since; otherwise the task that computes it stores it to a temporary. Parallel loops inside other control flow become serial.
@@ -83,7 +84,8 @@ class _Offload(Rewriter):
             if op.code is ops.for_ and op.attr.parallel:
                 segments += [_Segment(len(segments), op, writes=list(writes(op))), _Segment(len(segments) + 1)]
                 continue
-            # The results of a control operation stay with it, because only single values can be live-ins of another task.
+            # The operations `result` of a control operation stay in its segment, because only single values can be live-ins of another
+            # task.
             origin = self.segment_of[op.args[0]] if op.code is ops.result else segments[-1]
             origin.ops.append(op)
             self.segment_of[op] = origin
@@ -92,7 +94,8 @@ class _Offload(Rewriter):
                 origin.writes += writes(op)
 
     def _take_checks(self) -> None:
-        """Move the checks of the bounds of each parallel loop into it: a check before it would be a task of its own."""
+        """Move the checks of the bounds of each parallel loop into its segment, because a check before the loop would be a task of its
+        own."""
         for before, segment in zip(self.segments, self.segments[1:]):
             if segment.loop is None:
                 continue
@@ -105,7 +108,7 @@ class _Offload(Rewriter):
                     segment.checks.insert(0, op)
 
     def _find_live_ins(self, segment: _Segment) -> None:
-        """Give a temporary to every live-in of ``segment`` that it cannot rematerialise."""
+        """Assign a temporary to each live-in of ``segment`` that it cannot rematerialise."""
         if segment.loop is None:
             used = [a for op in segment.ops for a in _operands(op)]
             bounds: list[Op] = []
@@ -145,8 +148,8 @@ class _Offload(Rewriter):
         return _Rematerialisation(cost, tuple(loads)) if len(loads) <= _MAX_LOADS else None
 
     def _can_rematerialise(self, value: Op, user: _Segment, limit: int = _MAX_COST) -> bool:
-        """Return whether ``user`` should rematerialise ``value``: it is cheap, and the memory that it reads is not written before the end
-        of ``user``."""
+        """Return whether ``user`` should rematerialise ``value``, because it is cheap, and the memory that it reads is not written before
+        the end of ``user``."""
         recomputation = self.rematerialisations[value]
         if recomputation is None or recomputation.cost > limit:
             return False
@@ -204,7 +207,7 @@ class _Offload(Rewriter):
         return name
 
     def _enter(self, loop: Op | None = None) -> None:
-        """Start a region that takes no values from outside."""
+        """Begin a region that takes no values from outside."""
         self.env = {}
         self.b.loc = loop.loc if loop is not None else None
         self.b.begin()
@@ -213,7 +216,7 @@ class _Offload(Rewriter):
         self.b.emit(ops.task, attr=attr, type=VOID, regions=regions)
 
     def _bring_in(self, values: list[Op], user: _Segment, limit: int = _MAX_COST) -> None:
-        """Make those of ``values`` that belong to other tasks available here."""
+        """Rematerialise or load the ``values`` that belong to other tasks."""
         for value in values:
             if value in self.segment_of and value not in self.env:
                 cheap = self._can_rematerialise(value, user, limit)
@@ -245,7 +248,7 @@ class _Offload(Rewriter):
             self.b.store(ref, at, self.b.emit(ops.extract, new, at))
 
     def _for(self, op: Op) -> Op:
-        """Make a loop inside of a task serial."""
+        """Rewrite a loop inside of a task as a serial one."""
         if not op.attr.parallel:
             return self.copy(op)
         args = self.args(op)

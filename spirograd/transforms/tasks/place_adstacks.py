@@ -1,6 +1,6 @@
-"""Placement of adstacks whose sizes only the device knows: a task before the tasks that use them computes their offsets.
+"""Placement of adstacks whose sizes only the device knows: a task computes their offsets before the tasks that use them.
 
-`base.adstack_layout` defines the layout; the host uses it as well, for sizes that it knows.
+`base.adstack_layout` defines the layout. The host uses it as well, for sizes that it knows.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# The name of the task, as far as no loop has it.
+# The name of the task, unless a loop has it.
 PLACING = "place.adstacks"
 
 
 def place_adstacks(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Insert the task that places adstacks in front of ``kernel``, a list of tasks, if the argument `SIZES` has their sizes.
+    """Insert the task that places adstacks before ``kernel``, a list of tasks, if the argument `SIZES` has their sizes.
 
     On the CPU, whose host knows all sizes, the bounds of range tasks with adstacks yield a third value: the number of thread slots. On
     other devices:
 
-    The task stores base, pitch and capacity of each adstack to temporaries. The other tasks begin with operations `adstack_word` for those
-    of their adstacks, and the bounds of range tasks with adstacks yield a third value, the number of invocations that take part: all if
-    each gets a thread slot, else the number of thread slots. If thread slots are claimed, the task sets the counter of each guard to 0, and
-    each claim is checked.
+    The task stores the base, pitch and capacity of each adstack to temporaries. The other tasks begin with an operation `adstack_word` for
+    each of these words that they use, and the bounds of range tasks with adstacks yield a third value, the number of invocations that take
+    part: all if each gets a thread slot, else the number of thread slots. If thread slots are claimed, the task sets the counter of each
+    guard to 0, and each claim is checked.
     """
     adstacks = adstacks_of(kernel)
     kernel = _Claims(kernel, adstacks).kernel(kernel)
@@ -60,7 +60,7 @@ def place_adstacks(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def word(kind: AdstackWord, number: int) -> TempRef:
-    """Return the temporary that holds a word of an adstack, or the thread slots of a task."""
+    """Return the temporary that holds a word of an adstack, or the number of thread slots of a task."""
     return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
 
 
@@ -70,7 +70,7 @@ def is_placed(kernel: Kernel) -> bool:
 
 
 class _Place:
-    """A builder of the task. All numbers are 32-bit words of the heap, which has fewer than 2^30: sums of two do not wrap."""
+    """A builder of the task. All numbers count 32-bit words of the heap, which has fewer than 2^30, so sums of two numbers do not wrap."""
 
     def __init__(self, kernel: Kernel, adstacks: dict[AdstackRef, AdstackInfo], sizes: ArrayRef) -> None:
         self.b = Builder()
@@ -78,7 +78,7 @@ class _Place:
         self.sizes = sizes
         self.kernel = kernel
         self.loops = _loops(kernel)
-        # The task that places comes first.
+        # The numbers of range tasks, after the placing task, which comes first.
         self.tasks = {op.attr.name: k for k, op in enumerate(kernel.body.ops[:-1], 1) if op.attr.kind == "range_for"}
 
     def body(self) -> Region:
@@ -99,7 +99,7 @@ class _Place:
         return self.b.load(self.sizes, self.b.const(number))
 
     def _serial(self, adstacks: Numbered) -> Op:
-        """Place one thread slot, from the first word on. Return its length."""
+        """Place the single thread slot of serial tasks, from the first word on. Return its length."""
         b = self.b
         group = self.layout.group(adstacks, even=True)
         fits = self.layout.by.le(group.words, self.heap_words)
@@ -111,7 +111,7 @@ class _Place:
         return self._choose(fits, group.words, b.const(0))
 
     def _range(self, name: str, adstacks: Numbered, first: Op, left: Op) -> None:
-        """Place rows side by side, as many as the heap holds, from the word ``first`` on."""
+        """Place as many thread slots as the heap holds, from the word ``first`` on."""
         b, layout, number = self.b, self.layout, self.tasks[name]
         groups = layout.groups(adstacks)
         slot_words = layout.slot_words(groups)
@@ -122,7 +122,7 @@ class _Place:
         b.store(word(AdstackWord.SLOTS, number), self._choose(fits, slots.limit, b.const(0)))
         for group, pitch in zip(groups, slots.pitches):
             if group.guard is not None:
-                # A claim may take any of the positions of an entry.
+                # A claim may take any position within the pitch.
                 b.store(word(AdstackWord.CLAIMS, group.guard), self._choose(fits, pitch, b.const(0)))
                 b.store(counter(group.guard), b.const(0))
             for k, base in layout.bases(group, pitch, first):
@@ -135,8 +135,8 @@ class _Place:
         if not adstacks:
             return
         message = (
-            f"{self.kernel.name}: one thread slot of its adstacks takes {{0}} words of 32 bits, and earlier launches have left room for "
-            "{1} in all; the next launch will have room"
+            f"{self.kernel.name}: one thread slot of its adstacks needs {{0}} words of 32 bits, but the heap has room for {{1}}; "
+            "the next launch allocates enough"
         )
         loc = next((self.loops[adstack.capacity] for _, adstack in adstacks if adstack.capacity in self.loops), self.kernel.loc)
         self.b.emit(ops.check, fits, slot_words, heap_words, attr=FaultSite("adstack", message, (i32, i32), loc), type=VOID)
@@ -171,14 +171,14 @@ def _arithmetic(b: Builder) -> LayoutArithmetic[Op]:
 
 
 def _loops(kernel: Kernel) -> dict[int, Loc | None]:
-    """Return the locations of the loops with adstacks of checked capacity, by its number."""
+    """Return the locations of the loops whose adstacks have checked capacities, by the number of the capacity."""
     checks = [op for op in kernel.walk() if op.code is ops.check and op.attr.code == "adstack"]
     capacities = [(word, op.attr.loc) for op in checks for word in op.args[0].args if word.code is ops.adstack_word]
     return {word.attr[1]: loc for word, loc in capacities if word.attr[0] == AdstackWord.CAPACITY}
 
 
 def _asking(task: Op, number: int, adstacks: dict[AdstackRef, AdstackInfo], checked: frozenset[int]) -> Op:
-    """Return ``task``, number ``number``, with the words of its adstacks."""
+    """Rewrite ``task``, which has this number, to load the words of its adstacks."""
     body = 0 if task.attr.kind == "serial" else 1
     region = task.regions[body]
     used = _adstacks_in(region)
@@ -201,7 +201,7 @@ def _asking(task: Op, number: int, adstacks: dict[AdstackRef, AdstackInfo], chec
 
 
 def _limited(task: Op, number: int) -> Op:
-    """Return ``task``, number ``number``, with the number of its thread slots, if it takes any."""
+    """Rewrite ``task``, which has this number, to yield the number of its thread slots, if it uses any."""
     if task.attr.kind == "serial" or not _adstacks_in(task.regions[1]):
         return task
     bounds = _bounds(task.regions[0], Op(ops.adstack_word, i32, (), (AdstackWord.SLOTS, number)))
@@ -233,7 +233,7 @@ class _Claims(Rewriter):
         b = self.b
         claims = b.emit(ops.adstack_word, attr=(AdstackWord.CLAIMS, guard), type=i32)
         claimed = self.copy(op)
-        message = f"{self.of.name}: {{0}} or more iterations get to the loops with adstacks here, and there are thread slots for {{1}}"
+        message = f"{self.of.name}: {{0}} or more iterations reach the loops with adstacks here, but there are thread slots for {{1}}"
         demand = b.emit(ops.add, claimed, b.const(1), attr="nsw")
         site = FaultSite("adstack", message, (i32, i32), op.loc)
         b.emit(ops.check, b.emit(ops.le, demand, claims), demand, claims, attr=site, type=VOID)

@@ -1,14 +1,15 @@
-"""Private copies: atomics of a parallel loop on few elements update a copy for each workgroup first, then one atomic follows for each
+"""Private copies: atomics of a parallel loop on few elements first update a copy for each workgroup; then one atomic follows for each
 element and workgroup.
 
-Histograms are such loops. If many invocations update few elements, atomics on memory wait for each other; those on shared memory are much
-faster, and less contended. Clearing the copies and adding them up pays if there are many iterations for each of their elements. If their
-number is not known when the kernel is compiled, copies are small.
+Histograms are an example. If many invocations update few elements, atomics on memory wait for each other; those on shared memory are much
+faster, and less contended. Clearing the copies and adding them up pays if there are many iterations for each of their elements. If the
+number of iterations is not known at compile time, copies are small.
 
-The number of elements of an array argument is known when the kernel is launched: the copy is small, and is used if the array fits into it.
+The number of elements of an array argument is known at launch only. Its copy is small, and is used if the array fits into it.
 
-If a field has somewhat more elements than fit and the loop does nothing but update it, each workgroup has a copy of one of several ranges
-of elements, and runs the iterations for all of them: reading some bytes several times takes less time than an atomic on memory.
+If a field has somewhat more elements than fit, and the loop does nothing but update it, each workgroup has a copy of one of several ranges
+of elements. All iterations then run once for each range, because reading a few bytes several times takes less time than an atomic on
+memory.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.carriers import Carrier, carrier
 
-# The most elements of the copies of a task: 32 KiB, with which a multiprocessor of an H100 holds seven workgroups.
+# The largest number of elements of the copies of a task: 32 KiB, with which a multiprocessor of an H100 holds seven workgroups.
 _MOST_ELEMENTS = 8192
-# Iterations for each element of the copies of all workgroups, and the least and the most workgroups then.
+# The number of iterations for each element of the copies of all workgroups, and the smallest and largest number of workgroups.
 _ITERATIONS, _LEAST_GROUPS, _MOST_GROUPS = 8, 256, 1024
-# The most elements of copies if the number of iterations, or that of elements, is not known; and the most updates in a body that have two
-# versions for arrays.
+# The largest number of elements of copies if the number of iterations or of elements is not known, and the largest number of updates with
+# two versions (for arrays) in a body.
 _MOST_UNKNOWN, _MOST_UPDATES = 1024, 8
-# The most ranges of a field, and the most operations of the body then. Workgroups are large, so that a multiprocessor holds many
-# invocations with few copies. Histogram of 256M with 65,536 bins on an H200: 2.9 ms without copies.
+# The largest number of ranges of a field, and of operations in the body of a loop over ranges. Workgroups are large, so that a
+# multiprocessor holds many invocations with few copies. Histogram of 256M with 65,536 bins on an H200: 2.9 ms without copies.
 _MOST_RANGES, _RANGED_LENGTH, _RANGED_SIZE, _RANGED_GROUPS = 8, 24, 1024, 512
 
 
 def private_copies(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Give tasks the copies that pay (`TaskAttr.copies`), on targets that have workgroups.
+    """Add copies that pay to tasks (`TaskAttr.copies`), on targets that have workgroups.
 
-    Conditions: the results of the atomics are unused, all of one field or array are of one kind, and nothing else of the task accesses it.
-    An array argument is assumed not to overlap others: a loop that updates an element and reads it as well has no defined result. An update
-    that is out of range changes nothing.
+    Conditions: the results of the atomics are unused, all atomics on a field or array are of one kind, and nothing else in the task
+    accesses it. Array arguments are assumed not to overlap, because a loop that updates an element and also reads it has no defined result.
+    An update that is out of range changes nothing.
     """
     return _PrivateCopies(ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
@@ -73,7 +74,7 @@ class _Extents:
         return b.const(known) if total is None else total if known == 1 else b.emit(ops.mul, total, b.const(known))
 
     def number(self, indices: tuple[Op, ...], end: int) -> Op:
-        """Return the number of an element (i32), or ``end`` if some index is far out of range."""
+        """Return the number of an element (i32), at most ``end``, which stands for indices out of range."""
         b = self._b
         total: Op | None = None
         for index, extent, first in zip(indices, self._extents, self._origin):
@@ -115,7 +116,7 @@ def _plus(b: Builder, index: Op, offset: int) -> Op:
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """Ranges of elements: ``count`` ranges of ``length`` elements each, the last one perhaps fewer, in workgroups of ``group_size``."""
+    """Ranges of elements: ``count`` ranges of ``length`` elements each (the last one may be shorter), for workgroups of ``group_size``."""
 
     count: int
     length: int
@@ -169,7 +170,7 @@ class _PrivateCopies(Rewriter):
             return b.atomic(kind, copy.shared, number, held)
         within = b.emit(ops.sub, number, self.ranges.first(b))
         ours = b.emit(ops.lt, b.emit(ops.bitcast, within, type=u32), b.const(self.ranges.length, u32))
-        if self.ranges.count * self.ranges.length > _length(ref):  # an element out of range would be in the last one
+        if self.ranges.count * self.ranges.length > _length(ref):  # an element out of range would be in the last range
             ours = b.emit(ops.and_, ours, b.emit(ops.lt, number, b.const(_length(ref))))
         b.begin()
         b.atomic(kind, copy.shared, within, held)
@@ -217,7 +218,7 @@ class _PrivateCopies(Rewriter):
 
 
 def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy], int]:
-    """Return the copies that ``task`` should have, and the most workgroups that it should then have."""
+    """Return the copies that ``task`` should have, and the largest number of workgroups with them."""
     bounds, body = task.regions[:2]
     count = constant_trips(*bounds.results[:2])
     most = _MOST_UNKNOWN if count is None else count // (_ITERATIONS * _LEAST_GROUPS)
@@ -231,7 +232,7 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
     for ref in sorted(candidates, key=lambda ref: isinstance(ref, ArrayRef)):
         kind, held = candidates[ref]
         if isinstance(ref, FieldRef):
-            length = _length(ref) + 1  # the last element is for updates out of range
+            length = _length(ref) + 1  # the last element takes updates out of range
         elif _updates(body, arrays) <= _MOST_UPDATES:
             length = min(left, room - elements) // (len(arrays) - arrays.index(ref))
             left -= length
@@ -246,12 +247,12 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
 
 
 def _updates(body: Region, arrays: Sequence[ArrayRef]) -> int:
-    """Return how many operations update these arrays."""
+    """Return the number of operations that update these arrays."""
     return sum(op.code is ops.atomic and op.attr[1] in arrays for op in body.walk())
 
 
 def _may_have_copies(body: Region, caps: Capabilities) -> bool:
-    # On llvmpipe, which runs few threads, a histogram takes 1.15 times as long with copies.
+    # On llvmpipe, which runs few threads, copies make a histogram take 1.15 times as long.
     if caps.cpu_driver or ops.atomic not in body.codes:
         return False
     # If drivers end loops early, each iteration of a body with loops runs in an invocation of its own.
@@ -259,8 +260,8 @@ def _may_have_copies(body: Region, caps: Capabilities) -> bool:
 
 
 def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int, _Ranges | None]:
-    """Return the copy of a range of elements that each workgroup of ``task`` should have, the most workgroups, and the ranges; nothing if
-    that does not pay."""
+    """Return the copy of a range of elements that each workgroup of ``task`` should have, the largest number of workgroups, and the ranges.
+    There are no copies, and None, if ranges do not pay."""
     bounds, body = task.regions[:2]
     count, caps = constant_trips(*bounds.results[:2]), ctx.caps
     nothing: tuple[dict[Updated, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
@@ -292,13 +293,13 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
 
 
 def _shared_bytes(task: Op) -> int:
-    """Return the shared memory that the reductions of ``task`` may take."""
+    """Return the bytes of shared memory that the reductions of ``task`` may take."""
     attr: TaskAttr = task.attr
     return 1024 * sum(r.dtype.size for r in attr.reductions)
 
 
 def _candidates(body: Region, caps: Capabilities) -> dict[Updated, tuple[str, DType]]:
-    """Return the fields and arrays that ``body`` accesses by atomics of one kind only, with that kind, and the type of their carrier."""
+    """Return the fields and arrays that ``body`` accesses by atomics of one kind only, with this kind and the type of their carrier."""
     everything = list(body.walk())
     used = {a for op in everything for a in op.args}
     kinds_of: dict[Updated, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Reductions: atomics of a parallel loop at a loop-invariant address accumulate first, then one atomic follows."""
+"""Reductions: atomics of a parallel loop on a loop-invariant element become an accumulator, and one atomic after the loop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MAX_REDUCTIONS = 8
 
 
 def reductions(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Turn such atomics into accumulators of the task (TaskAttr.reductions).
+    """Turn such atomics into accumulators of the task (`TaskAttr.reductions`).
 
-    Conditions: the result is unused, the indices depend on nothing that varies in the loop, and the loop has no other access that may touch
-    the same element. An array argument is assumed not to overlap other arguments here: a loop that both accumulates into an element and
-    reads it through another argument has no defined result anyway. Sums of f32 are accumulated in f64 on CPUs, where a chunk may be long.
+    Conditions: the result is unused, the indices are loop-invariant, and the loop has no other access that may touch the same element.
+    Array arguments are assumed not to overlap, because a loop that accumulates into an element and reads it through another argument has no
+    defined result. Sums of f32 are accumulated in f64 on CPUs, where a chunk may be long.
 
-    The task accesses an element only if some iteration did, since the element may not exist otherwise, as where a guard tests its index. If
-    that is not known, a further accumulator says whether there was an update.
+    The task accesses an element only if some iteration did, because otherwise the element may not exist, for example where a guard tests
+    its index. If this is not known, another accumulator records whether there was an update.
     """
     return _Reductions(ctx).kernel(kernel)
 
@@ -44,7 +44,7 @@ class _Target:
     indices: tuple[Op, ...]
     dtype: DType
     atomics: list[Access] = field(default_factory=list)
-    flag: int | None = None  # the accumulator that says whether there was an update; None if the element may be updated without one
+    flag: int | None = None  # the accumulator that records whether there was an update; None if the element may be updated in any case
 
 
 class _Reductions(Rewriter):
@@ -102,7 +102,7 @@ def _find(body: Region, wide_sums: bool) -> list[_Target]:
 
 
 def _in_conditions(body: Region) -> Iterator[Op]:
-    """Yield the operations in the condition of a `while`, which yields nothing but the verdict."""
+    """Yield the operations in conditions of `while`, which cannot yield accumulators."""
     for op in body.walk():
         if op.code is ops.while_:
             yield from op.regions[0].walk()
@@ -112,8 +112,8 @@ def _in_conditions(body: Region) -> Iterator[Op]:
 
 
 def _add_flags(targets: list[_Target]) -> int:
-    """Number the flags that ``targets`` need, after the targets. Return how many there are. Targets that are updated in the same regions,
-    such as the components of a vector, share one."""
+    """Number the flags that ``targets`` need, after the targets. Return the number of flags. Targets that are updated in the same regions,
+    such as the components of a vector, share a flag."""
     numbers: dict[frozenset[Around], int] = {}
     for target in targets:
         surely = any(all(op.code is ops.for_ and has_trips(op) for op, _ in access.around) for access in target.atomics)
@@ -124,8 +124,8 @@ def _add_flags(targets: list[_Target]) -> int:
 
 
 def _tolerates(target: _Target) -> bool:
-    """Return whether an update by the identity changes nothing: the element surely exists, and is an integer. Minima and maxima replace a
-    NaN, and drivers compute 0.0 as the sum of two -0.0."""
+    """Return whether an update by the identity changes nothing, because the element is known to exist, and is an integer. Minima and maxima
+    of floats replace a NaN, and drivers compute 0.0 as the sum of two -0.0."""
     return not target.dtype.is_float and exists(target.ref, target.indices, {})
 
 
@@ -133,7 +133,7 @@ def _tolerates(target: _Target) -> bool:
 
 
 class _Accumulate(Threaded):
-    """A rewriter that replaces the atomics by operations on accumulators."""
+    """A rewriter that replaces atomics by operations on accumulators."""
 
     def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction]) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class _Finish(Rewriter):
             self.b.atomic(target.kind, target.ref, *indices, self.b.cast(total, target.ref.dtype))
 
     def _clone(self, value: Op) -> Op:
-        """Return a value of the body, recomputed here."""
+        """Recompute a value of the body here."""
         if value not in self.env:
             args = tuple([self._clone(a) for a in value.args])
             self.env[value] = self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))

@@ -289,7 +289,7 @@ def multiplication(x: ARRAY, y: ARRAY):
         sg.atomic_mul(y[0], x[i])
 
 
-@refused("returns has no derivative")
+@refused("returns has no tangent")
 def old_value(x: ARRAY, y: ARRAY):
     for i in x:
         y[i] = sg.atomic_add(x[0], 1.0)

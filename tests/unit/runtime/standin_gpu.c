@@ -382,6 +382,11 @@ static R end_recording(Stream *origin) {
 R F(cuStreamEndCapture, hipStreamEndCapture)(Stream *s, Graph **graph) { /* ends it, whatever has failed */
   DESTROY("capture_end", Graph *made = s->recorder; R joined = end_recording(s); if (!result) result = joined; if (result) made->live = 0; else *graph = made);
 }
+R F(cuStreamIsCapturing, hipStreamIsCapturing)(void *stream, int *state) {
+  ENTER("capture_state"); CONTEXT(); STREAM(stream);
+  *state = s->recorder != NULL;
+  LEAVE();
+}
 #ifndef HIP
 typedef struct { int type, reserved0[3]; u64 handle; int kind; u32 size; Graph **graphs; void *context; long long rest[25], reserved2; } NodeParams;
 static Graph *new_graph(void) { graphs[graph_count] = (Graph){1, 0, malloc(sizeof(Work) * MOST)}; return &graphs[graph_count++]; }

@@ -351,6 +351,32 @@ def test_machine_code(gpu, compiled):
     assert read(a)[0] == 6
 
 
+def test_other_threads_launch_while_the_driver_compiles(gpu, standin, monkeypatch, compiled):
+    if standin.api is HIP:
+        pytest.skip("code objects are machine code already")
+    begun, end = threading.Event(), threading.Event()
+    assemble = type(gpu._driver).assemble
+
+    def slow(driver, image, name):
+        begun.set()
+        assert end.wait(60)
+        return assemble(driver, image, name)
+
+    monkeypatch.setattr(type(gpu._driver), "assemble", slow)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(gpu.assemble(compiled("count"))))
+    thread.start()
+    assert begun.wait(60)
+    try:
+        a = Memory(gpu).allocate(4)
+        gpu.launch(gpu.load(compiled("count")), struct.pack("<QII", a.address, 3, 2), (3,))
+        assert read(a)[0] == 6
+    finally:
+        end.set()
+        thread.join()
+    assert made[0].binaries[0].startswith(b"\x7fELF")
+
+
 def test_threads(gpu, standin, compiled):
     """Launches, copies and readbacks of several threads, none of which has the context current."""
     memory = Memory(gpu)

@@ -1,5 +1,7 @@
 """Times of tasks by marks of the device: on stand-ins for the drivers of CUDA and HIP, whose events are a nanosecond apart."""
 
+import ctypes
+import gc
 from time import perf_counter_ns
 
 import pytest
@@ -72,6 +74,86 @@ def test_a_driver_that_refuses(profile, standin, symbol):
     assert profile.records[-1].launch == 2
 
 
+@pytest.fixture
+def session(standin):
+    sg.init(arch=standin.api.arch, tune=False)
+    yield context.session()
+    standin.hold(False)
+    sg.reset()
+
+
+def work(session, n, by_address=False):
+    """A kernel that adds 5 to the array n times, and the arguments of its launch by a device."""
+    array = sg.ndarray(sg.i32, shape=4)
+    plan = session.launcher.prepare(gpu_modules.compiled(session.device, "count", by_address=by_address))
+    block, counts = plan._pack([None, n, 5], [None] * 3, {0: array.allocation}, 0, 0, ())
+    return array, (plan.executable, block, counts)
+
+
+def arrived(measurement):
+    """The times. The stand-in does a piece of work at each query."""
+    return next(times for _ in range(100) if (times := measurement.take()) is not None)
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_a_stopwatch_waits_for_nothing(session, standin, by_address):
+    array, launch = work(session, 3, by_address)
+    stopwatch, waits = session.device.stopwatch(), session.device.waits
+    standin.hold()
+    measured = [stopwatch.measure(*launch) for _ in range(3)]
+    assert [m.take() for m in measured] == [None] * 3 and session.device.waits == waits
+    standin.hold(False)
+    assert list(map(arrived, measured)) == [[1]] * 3 and session.device.waits == waits
+    assert array.to_numpy()[0] == 45
+    events = standin.live("events")
+    del measured
+    for _ in range(10):
+        assert arrived(stopwatch.measure(*launch)) == [1]
+    assert standin.live("events") == events, "slots of measurements that were dropped are not used again"
+    stopwatch.close()
+    assert standin.live("events") < events
+
+
+def test_tasks_without_a_dispatch_take_no_time(session):
+    _, launch = work(session, 0)
+    stopwatch = session.device.stopwatch()
+    assert arrived(stopwatch.measure(*launch)) == [0]
+    stopwatch.close()
+    assert stopwatch.measure(*launch) is None
+
+
+def test_profiles_and_recordings_of_other_libraries_are_not_measured(session, standin):
+    array, launch = work(session, 2)
+    stopwatch = session.device.stopwatch()
+    profile = session.profile()
+    profile.start()
+    assert stopwatch.measure(*launch) is None
+    profile.stop()
+    driver, other, graph = session.device._driver, ctypes.c_void_p(), ctypes.c_void_p()
+    driver.call("create a stream", driver.stream_create, ctypes.byref(other), 1)
+    session.device.switch(other.value)
+    assert arrived(stopwatch.measure(*launch)) == [1]
+    driver.call("record a graph", driver.capture_begin, other, 2)
+    assert stopwatch.measure(*launch) is None
+    driver.call("record a graph", driver.capture_end, other, ctypes.byref(graph))
+    driver.graph_destroy(graph)
+    assert array.to_numpy()[0] == 10
+    session.device.switch(session.device._stream.own)
+    driver.stream_destroy(other)
+    stopwatch.close()
+
+
+def test_combined_executables_keep_their_kernels(session, standin):
+    array, (executable, block, counts) = work(session, 2)
+    combined = session.device.combine([executable])
+    modules = standin.live("modules")
+    del executable
+    session.device.launch(combined, block, counts)
+    session.sync()
+    gc.collect()
+    assert array.to_numpy()[0] == 10 and standin.live("modules") == modules
+
+
 class Marks(QueryTimer):
     """A device whose clock began ``ahead`` ns before the host's, and whose alignment is off by ``error``."""
 
@@ -93,6 +175,9 @@ class Marks(QueryTimer):
     def _align(self):
         now = perf_counter_ns()
         return Alignment(now + self.ahead + self.error, now, now)
+
+    def _arrival(self, slots):
+        raise NotImplementedError
 
     def _close(self):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
-from spirograd.runtime import tuning
+from spirograd.runtime import choices, trials, tuning
 from spirograd.runtime.tuning import Tuner
 
 MS = 1_000_000
@@ -95,9 +96,10 @@ def test_the_fastest_stays(clock: Clock) -> None:
     tuner.wait()
     assert plan.tuning.chosen((1000,)) is None
     plan.run(12)
-    assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 3, "model", "no lanes", "no lanes"]
+    in_turn = ["model", "lanes", "no lanes"]
+    assert clock.launched[3:] == [*in_turn, *reversed(in_turn), *in_turn, "no lanes", "model", "no lanes"]
     assert plan.tuning.chosen((1000,)) == "no lanes"
-    assert [str(choice) for choice in plan.tuning.choices()] == [
+    assert plan.tuning.lines() == [
         "measured for about 1,000 iterations: no lanes chosen; the cost model's code 20.000 ms, lanes 30.000 ms, no lanes 15.000 ms"
     ]
 
@@ -107,7 +109,8 @@ def test_much_slower_candidates_run_twice(clock: Clock) -> None:
     plan.run(3)
     tuner.wait()
     plan.run(20)
-    assert clock.launched[3:] == [*["model", "lanes", "no lanes"] * 2, *["model"] * 14]
+    in_turn = ["model", "lanes", "no lanes"]
+    assert clock.launched[3:] == [*in_turn, *reversed(in_turn), *["model"] * 14]
 
 
 def test_the_model_stays_if_others_gain_little(clock: Clock) -> None:
@@ -116,6 +119,21 @@ def test_the_model_stays_if_others_gain_little(clock: Clock) -> None:
     tuner.wait()
     plan.run(12)
     assert plan.tuning.chosen((1000,)) == "model"
+
+
+def test_a_choice_that_times_do_not_decide_takes_more_rounds(clock: Clock) -> None:
+    plan, tuner = tuned(clock, model=20 * MS, lanes=40 * MS, no_lanes=15 * MS)
+    plan.run(3)
+    tuner.wait()
+    for k in range(12):
+        factor = 3 if k % 2 else 1  # other work slows down each second launch
+        clock.times |= {"model": 20 * MS * factor, "no lanes": 15 * MS * factor}
+        plan.run(1)
+    assert plan.tuning.chosen((1000,)) is None
+    clock.times |= {"model": 20 * MS, "no lanes": 15 * MS}
+    plan.run(20)
+    assert plan.tuning.chosen((1000,)) == "no lanes"
+    assert clock.launched[3:].count("model") > trials.ROUNDS
 
 
 def test_one_short_time_is_not_enough(clock: Clock) -> None:
@@ -127,12 +145,11 @@ def test_one_short_time_is_not_enough(clock: Clock) -> None:
     clock.times["no lanes"] = 15 * MS
     plan.run(1)
     clock.times["no lanes"] = 25 * MS
-    plan.run(12)
+    plan.run(4 * trials.LONGEST_EXTENSION * trials.ROUNDS)
     assert plan.tuning.chosen((1000,)) == "model"
 
 
 def test_one_long_time_of_the_model_is_no_reason(clock: Clock) -> None:
-    """The launches before candidates were compiled count, too."""
     plan, tuner = tuned(clock, model=20 * MS, lanes=25 * MS, no_lanes=25 * MS)
     plan.run(3)
     tuner.wait()
@@ -144,8 +161,8 @@ def test_one_long_time_of_the_model_is_no_reason(clock: Clock) -> None:
 
 
 def test_short_kernels_are_not_tuned(clock: Clock) -> None:
-    plan, _ = tuned(clock, model=tuning.SHORTEST - 1)
-    plan.run(tuning.FEW - 1)
+    plan, _ = tuned(clock, model=trials.SHORTEST - 1)
+    plan.run(trials.FEW - 1)
     assert plan.tuning.chosen((1000,)) is None
     plan.run(1)
     assert plan.tuning.chosen((1000,)) == "model"
@@ -179,7 +196,8 @@ def test_short_launches_are_measured_more_often(clock: Clock) -> None:
     plan.run(100)
     tuner.wait()
     plan.run(20)
-    assert clock.launched[100:] == [*["model", "lanes", "no lanes"] * 3, *["no lanes"] * 11]
+    in_turn = ["model", "lanes", "no lanes"]
+    assert clock.launched[100:] == [*in_turn, *reversed(in_turn), *in_turn, *["no lanes"] * 11]
     assert plan.tuning.chosen((1000,)) == "no lanes"
 
 
@@ -248,6 +266,72 @@ def test_the_model_is_remembered_without_compiling(clock: Clock) -> None:
     tuner.wait()
 
 
+def again(clock: Clock, cache: Notes, monkeypatch: pytest.MonkeyPatch, hours: float, **times: int) -> tuple[Plan, Tuner]:
+    """The plan of a process that begins ``hours`` after 1970."""
+    monkeypatch.setattr(tuning.time, "time", lambda: hours * 3600)
+    plan, tuner = tuned(clock, cache=cache, **times)
+    tuner.wait()
+    return plan, tuner
+
+
+def made(cache: Notes) -> choices.Choice:
+    (note,) = cache.notes.values()
+    (choice,) = choices.decoded(note)
+    return choice
+
+
+def test_choices_are_measured_again_now_and_then(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, times = Notes(), {"model": 20 * MS, "lanes": 60 * MS, "no_lanes": 15 * MS}
+    plan, tuner = again(clock, cache, monkeypatch, 10, **times)
+    plan.run(3)
+    tuner.wait()
+    plan.run(12)
+    assert made(cache) == choices.Choice((1000,), ("no lanes",), made(cache).times, 36000)
+    plan, _ = again(clock, cache, monkeypatch, 10.9, **times)
+    plan.run(12)
+    assert set(clock.launched) == {"no lanes"}
+    plan, _ = again(clock, cache, monkeypatch, 11, **times)
+    plan.run(12)
+    assert set(clock.launched[:8]) == {"model", "no lanes"}  # The other alternative was much slower.
+    assert clock.launched[-1] == "no lanes" and made(cache).confirmed == 1
+    plan, _ = again(clock, cache, monkeypatch, 14.9, **times)
+    assert plan.tuning.chosen((1000,)) == "no lanes"
+    plan, _ = again(clock, cache, monkeypatch, 15, model=10 * MS, no_lanes=15 * MS)
+    assert plan.tuning.chosen((1000,)) is None
+    plan.run(12)
+    assert plan.tuning.chosen((1000,)) == "model"
+    assert (made(cache).names, made(cache).confirmed) == (("",), 0)
+
+
+def test_a_choice_by_the_model_is_measured_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Notes()
+    plan, tuner = again(clock, cache, monkeypatch, 10, model=20 * MS, lanes=60 * MS, no_lanes=26 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(12)
+    assert made(cache).names == ("",)
+    plan, tuner = again(clock, cache, monkeypatch, 12, model=20 * MS, lanes=60 * MS, no_lanes=15 * MS)
+    plan.run(3)
+    tuner.wait()
+    plan.run(12)
+    assert made(cache).names == ("no lanes",)
+    assert "lanes" not in clock.launched
+
+
+def test_a_choice_from_unsteady_times_is_measured_by_the_next_process(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Notes()
+    for hours, confirmed in ((10, 0), (10.1, 1)):
+        plan, tuner = again(clock, cache, monkeypatch, hours, model=20 * MS, lanes=60 * MS, no_lanes=20 * MS)
+        plan.run(3)
+        tuner.wait()
+        for k in range(4 * trials.LONGEST_EXTENSION * trials.ROUNDS):
+            clock.times |= dict.fromkeys(("model", "no lanes"), (20 if k % 8 == 0 else 40) * MS)
+            plan.run(1)
+        assert plan.tuning.chosen((1000,)) is not None
+        assert made(cache).confirmed == confirmed
+    assert made(cache).made == 36360
+
+
 def test_a_closed_tuner_compiles_nothing(clock: Clock) -> None:
     plan, tuner = tuned(clock, model=20 * MS)
     tuner.close()
@@ -256,9 +340,34 @@ def test_a_closed_tuner_compiles_nothing(clock: Clock) -> None:
     assert set(clock.launched) == {"model"}
 
 
+def test_a_device_is_not_closed_while_it_loads(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end, loaded = threading.Event(), threading.Event(), []
+
+    def load(compiled: CompiledKernel) -> str:
+        begun.set()
+        assert end.wait(60)
+        loaded.append(compiled.key)
+        return compiled.key
+
+    monkeypatch.setattr(clock, "load", load)
+    plan, tuner = tuned(clock, model=20 * MS)
+    plan.run(3)
+    assert begun.wait(60)
+    closing = threading.Thread(target=tuner.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    end.set()
+    closing.join(60)
+    tuner.wait()
+    assert len(loaded) == 1, "the other alternative is not loaded any more"
+
+
 def test_notes_of_another_form_are_ignored(clock: Clock) -> None:
     cache = Notes()
-    for data in (b"[", b"[1]", b'[{"class": "Choice", "counts": [1], "name": "both", "times": []}]'):
-        cache.notes = dict.fromkeys([f"{tuning.NOTE}\0key\0a device"], data)
+    whole = '{"class": "Choice", "counts": [1], "names": %s, "times": %s, "made": 0, "confirmed": 0}'
+    texts = [whole % names for names in (('["both"]', "[]"), ('["lanes", ""]', "[]"), ('["lanes"]', "[]"), ('[""]', '[["", [1, 2]]]'))]
+    for data in (b"[", b"[1]", *[f"[{text}]".encode() for text in texts]):
+        cache.notes = dict.fromkeys([f"{choices.NOTE}\0key\0a device"], data)
         plan, _ = tuned(clock, cache=cache, model=MS)
         assert plan.tuning.choices() == ()

@@ -42,6 +42,7 @@ _SYMBOLS = {
     "stream_query": "cuStreamQuery",
     "capture_begin": "cuStreamBeginCapture_v2",
     "capture_end": "cuStreamEndCapture",
+    "capture_state": "cuStreamIsCapturing",
     "graph_destroy": "cuGraphDestroy",
     "graph_make": "cuGraphInstantiateWithFlags",
     "graph_launch": "cuGraphLaunch",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
@@ -40,6 +41,7 @@ from spirograd.runtime.devices.gpu.timer import GpuTimer
 from spirograd.runtime.devices.gpu.transfer import GpuTransfers
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
 
 if TYPE_CHECKING:
@@ -56,10 +58,11 @@ class Executable:
     """A loaded kernel: ``run(block, counts)`` launches its ``tasks`` and returns an error code.
 
     ``words``: the memory that ``run`` reads. ``nbytes``: the bytes of an argument block. ``usage``: the resources of each task.
-    ``by_address``: whether the argument block is too large for parameters, so that tasks get its address.
+    ``by_address``: whether the argument block is too large for parameters, so that tasks get its address. ``kept``: executables that the
+    functions belong to.
     """
 
-    __slots__ = ("__weakref__", "by_address", "name", "nbytes", "run", "tasks", "usage", "words")
+    __slots__ = ("__weakref__", "by_address", "kept", "name", "nbytes", "run", "tasks", "usage", "words")
 
     def __init__(
         self,
@@ -70,7 +73,9 @@ class Executable:
         tasks: Sequence[call.LaunchTask],
         usage: tuple[modules.Usage, ...],
         by_address: bool,
+        kept: object = None,
     ) -> None:
+        self.kept = kept
         self.name = name
         self.run = run
         self.words = words
@@ -132,6 +137,7 @@ class GpuDevice(StreamedDevice):
         self._unloads = DeletionQueue(self._unload)  # Of these, when the device is idle: unloading waits for kernels.
         self._has_stack = False  # For functions that call themselves.
         self._setter: Executable | None = None  # Of the values of conditions.
+        self._assembly = threading.Lock()  # Held while the driver compiles, and while the device is closed.
         self._context = driver.context(features.ordinal)
         self._cache: CodeCache | None = None
         self._code = call.compiled(driver)
@@ -243,9 +249,26 @@ class GpuDevice(StreamedDevice):
         """Return cubins in place of PTX, see `Assembler.assemble`. Code objects of HIP are machine code already."""
         if not kernel.tasks:
             return kernel
-        with self._turn:
-            machine_code = [b if modules.is_machine_code(b) else self._driver.assemble(b, kernel.name) for b in kernel.binaries]
+        with self._assembly:  # In place of a turn: it takes long, and other threads launch meanwhile.
+            self._check()
+            try:
+                with self._current():
+                    machine_code = [b if modules.is_machine_code(b) else self._driver.assemble(b, kernel.name) for b in kernel.binaries]
+            except DeviceLost as error:
+                self._lose(error)
         return replace(kernel, binaries=tuple(machine_code))
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Make the context current in the thread, without a turn."""
+        entered = self._enter()
+        if entered < 0:
+            self._driver.check(-entered, "make the context current")
+        try:
+            yield
+        finally:
+            if entered:
+                self._driver.leave(entered)
 
     def load(self, kernel: CompiledKernel) -> Executable:
         """Load the kernel's machine code, or PTX.
@@ -343,6 +366,22 @@ class GpuDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return GpuTimer(self, self._code, self._context)
+
+    def stopwatch(self) -> QueryStopwatch[GpuDevice, Executable]:
+        """See `MeasuresLaunches`."""
+        return QueryStopwatch(self.task_timer())
+
+    def combine(self, executables: Sequence[Executable]) -> Executable:
+        """See `MeasuresLaunches`."""
+        first = executables[0]
+        tasks = [one.tasks[k] for k, one in enumerate(executables)]
+        usage = tuple([one.usage[k] for k, one in enumerate(executables)])
+        run, words = call.launcher(self._code, self._context, self._stream.place, tasks)
+        return Executable(first.name, first.nbytes, run, words, tasks, usage, first.by_address, executables)
+
+    def _is_timed(self) -> bool:
+        """Return False while another library records a graph on its stream, to which work goes."""
+        return not self._stream.is_capturing()
 
     def clock_hz(self) -> int | None:
         """See `HasClock`."""
@@ -526,7 +565,8 @@ class GpuDevice(StreamedDevice):
             with contextlib.suppress(SpirogradRuntimeError):
                 self._finish_all()
         self._stream.back()
-        self._destroy()
+        with self._assembly:
+            self._destroy()
 
     def _destroy(self) -> None:
         """Release all resources, whatever errors the driver reports; also after a constructor that failed half-way."""
@@ -553,4 +593,5 @@ class GpuDevice(StreamedDevice):
     def _abandon(self) -> None:
         super()._abandon()
         self._pool.exported.clear()
+        self._assembly = threading.Lock()
         self._trouble = self._driver.forked()

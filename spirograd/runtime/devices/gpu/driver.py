@@ -40,6 +40,7 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
     "stream_wait": (HANDLE, HANDLE, c_uint),
     "capture_begin": (HANDLE, c_int),
     "capture_end": (HANDLE, OUT),
+    "capture_state": (HANDLE, OUT),
     "graph_destroy": (HANDLE,),
     "graph_make": (OUT, HANDLE, c_uint64),
     "graph_launch": (HANDLE, HANDLE),

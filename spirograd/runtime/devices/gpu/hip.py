@@ -40,6 +40,7 @@ _SYMBOLS = {
     "stream_query": "hipStreamQuery",
     "capture_begin": "hipStreamBeginCapture",
     "capture_end": "hipStreamEndCapture",
+    "capture_state": "hipStreamIsCapturing",
     "graph_destroy": "hipGraphDestroy",
     "graph_make": "hipGraphInstantiateWithFlags",
     "graph_launch": "hipGraphLaunch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from ctypes import addressof, byref, c_uint64, c_void_p
+from ctypes import addressof, byref, c_int, c_uint64, c_void_p
 
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.gpu.call import CallCode, waiter
@@ -86,6 +86,14 @@ class Stream:
             if graph.value:
                 driver.graph_destroy(graph)
         return executable.value or 0
+
+    def is_capturing(self) -> bool:
+        """Return whether the stream that receives work is one of another library that records a graph on it."""
+        if self.handle == self.own or self.handle in self._sides:
+            return False
+        state = c_int()
+        self.driver.call("query a stream", self.driver.capture_state, self.handle, byref(state))
+        return state.value != 0
 
     def event(self) -> int:
         """Return a new event, which lives as long as the stream."""

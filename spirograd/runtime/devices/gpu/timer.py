@@ -7,6 +7,7 @@ stream, an event adds up to some microseconds, which stay in the times.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_void_p
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -48,8 +49,7 @@ class GpuTimer(QueryTimer["GpuDevice", "Executable"]):
         begin, end = self._event(2 * slot + 1), self._event(2 * slot + 2)
         groups = [part.tasks[0].groups(counts[0])]
         if part.by_address:
-            memory = self.device._pool.take(len(block))
-            self.device._transfers.upload(memory, 0, memoryview(block))
+            memory = self.device._sides.on_own(lambda: self.device._put(block))
             block, nbytes = memory.address.to_bytes(8, "little"), 8
             self.device._deletions.put(memory)
         else:
@@ -65,6 +65,16 @@ class GpuTimer(QueryTimer["GpuDevice", "Executable"]):
             start = self._elapsed(self._events[1], begin)
             times.append((start, start + self._elapsed(begin, end)))
         return times
+
+    def _arrival(self, slots: Sequence[int]) -> Callable[[], list[float] | None]:
+        stream, ends = self.device._stream, [self._events[2 * slot + 2] for slot in slots]
+
+        def durations() -> list[float] | None:
+            if not all(map(stream.done, reversed(ends))):
+                return None
+            return [self._elapsed(self._events[2 * slot + 1], self._events[2 * slot + 2]) for slot in slots]
+
+        return durations
 
     def _align(self) -> Alignment:
         event = self._event(0)

@@ -14,6 +14,7 @@ from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
+from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.wgpu.address_space import Allocator, BufferRange, GroupCache
 from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses, probe, release, telling, wgpu
@@ -169,6 +170,16 @@ class WgpuDevice(StreamedDevice):
         """See `TimesTasks`."""
         with self._turn:
             return WgpuTimer(self, self._device, self._stream, partial(WgpuDevice.launch, self))
+
+    def stopwatch(self) -> QueryStopwatch[WgpuDevice, Executable]:
+        """See `MeasuresLaunches`."""
+        return QueryStopwatch(self.task_timer())
+
+    def combine(self, executables: Sequence[Executable]) -> Executable:
+        """See `MeasuresLaunches`."""
+        combined = Executable(tuple([one.tasks[k] for k, one in enumerate(executables)]), executables[0].arguments)
+        self._executables.add(combined)
+        return combined
 
     # --- waits, failures, the end ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,19 @@ class WgpuTimer(QueryTimer["WgpuDevice", "Executable"]):
         self._first = ticks[0]
         times = [(tick - self._first) * self._period for tick in ticks]
         return list(zip(times[::2], times[1::2]))
+
+    def _arrival(self, slots: Sequence[int]) -> Callable[[], list[float] | None]:
+        readbacks = []
+        for slot in slots:
+            with telling("read timestamps through wgpu"):
+                self._stream.commands().resolve_query_set(self._queries, 2 * slot, 2, self._results, 0)
+            readbacks.append(self._stream.read_async(self._results, 0, 16))
+
+        def durations() -> list[float] | None:
+            ticks = [data if (data := readback.poll()) is None else struct.unpack("<2Q", data) for readback in readbacks]
+            return None if None in ticks else [(end - begin) * self._period for begin, end in filter(None, ticks)]
+
+        return durations
 
     def _align(self) -> Alignment:
         self._stream.pass_between(self._writes(_TASKS))

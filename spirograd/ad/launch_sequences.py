@@ -1,0 +1,302 @@
+"""Sequences of launches that tapes repeat: what the launches save is found out once, and compiled code launches them from then on.
+
+A program that trains something records the same launches in every iteration. What a tape saves depends on nothing but the sequence of its
+launches: on the memory that each uses, and on integers, which select slices. So the second of two equal tapes makes a `LaunchSequence` of
+its events, and later tapes follow it: see `sequence_replay`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence, Set
+
+from spirograd.ad.entries import Launch, TapeEvent
+from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.versions import Saved
+from spirograd.base.protocols import Allocation
+from spirograd.base.records import dataclass
+from spirograd.base.validity import StepRecorder
+from spirograd.derivatives.specialized import SpecializedDerivative
+from spirograd.lang.data import shadows
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.native_calls import NativeCalls
+from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Array
+
+# A sequence keeps the memory of its copies from tape to tape. Beyond these limits, kernels and copies take longer than Python.
+_MOST_NBYTES = 16 << 20
+_MOST_LAUNCHES = 1 << 14
+_MOST_PATIENCE = 64  # how many tapes are recorded, at most, before two are compared again
+
+ArgumentKey = tuple["int | None", ...]
+
+
+def key_of(args: Sequence[object]) -> ArgumentKey:
+    """Return what tells the arguments of a launch apart: integers, and the identities of objects. Floats select no memory."""
+    return tuple([arg if isinstance(arg, int) else None if isinstance(arg, float) else id(arg) for arg in args])
+
+
+def is_like(args: Sequence[object], key: ArgumentKey) -> bool:
+    """Return whether ``key`` is the key of these arguments, sooner than `key_of` does."""
+    if len(args) != len(key):
+        return False
+    for arg, known in zip(args, key):
+        if isinstance(arg, int):
+            if arg != known:
+                return False
+        elif (None if isinstance(arg, float) else id(arg)) != known:
+            return False
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class SequenceCopy:
+    """A copy that a launch makes of the memory with the number ``memory``. ``ranges``: offsets and numbers of bytes, which the copy has one
+    after the other, from ``at`` on. ``before``: whether it is put back before the reverse of the launch, else after it."""
+
+    memory: int
+    ranges: Sequence[tuple[int, int]]
+    at: int
+    before: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(nbytes for _, nbytes in self.ranges)
+
+    def addresses(self, base: int, copies: int) -> list[tuple[int, int, int]]:
+        """Return how to make the copy: to, from, number of bytes. ``base``: the address of the memory; ``copies``: that of all copies."""
+        found, at = [], copies + self.at
+        for offset, nbytes in self.ranges:
+            found.append((at, base + offset, nbytes))
+            at += nbytes
+        return found
+
+
+Addresses = Sequence[tuple[int, int, int]]  # to, from, number of bytes
+
+
+@dataclass(slots=True, eq=False)
+class StepCopies:
+    """The copies of one launch: what it saves, and what is put back before its reverse, and after it."""
+
+    saves: Addresses
+    before: Addresses
+    after: Addresses
+
+
+@dataclass(slots=True, eq=False)
+class BoundCopies:
+    """Memory for the copies of a sequence, which one tape uses at a time. ``bases``: the addresses of the memory that is copied. ``end``:
+    copies what memory holds at the end of the tape; ``restore`` puts it back."""
+
+    allocation: Allocation
+    bases: Sequence[int]
+    steps: Sequence[StepCopies]
+    end: Addresses
+    restore: Addresses
+
+
+@dataclass(slots=True, eq=False)
+class CompiledLaunches:
+    """Launches of a kernel by compiled code while a tape is open, and of its derivative, None if that does nothing. ``last_write``: see
+    `validity.Record`."""
+
+    forward: NativeCalls
+    reverse: NativeCalls | None
+    last_write: dict[str, int]
+    ticks: int = 0  # that a launch takes, for what it writes and for ``last_write``
+
+
+@dataclass(slots=True, eq=False)
+class SequenceStep:
+    """A launch of a sequence. ``key``: of its arguments. ``claims``: the memory whose gradients the sequence uses from here on."""
+
+    kernel: Kernel
+    specialization: Specialization
+    gradient: SpecializedDerivative
+    key: ArgumentKey
+    calls: CompiledLaunches
+    claims: Sequence[weakref.ref[FieldOrArray]]
+    copies: Sequence[SequenceCopy]
+
+
+class NotRepeatedError(Exception):
+    """Raised if a tape has a launch that compiled code cannot do, or saves what is not whole bytes of memory."""
+
+
+class LaunchSequence:
+    """The launches of a tape, in order. It keeps no memory of the program alive.
+
+    ``memories``: the fields and ndarrays of which it saves something; ``uses``: all that has to exist. ``nbytes``: of the copies.
+    ``report``: of the tape; ``active_outputs``: the memory that gradients flow from.
+    """
+
+    def __init__(self, launches: Sequence[Launch], events: Sequence[TapeEvent], report: MemoryReport, active_outputs: Set[Key]) -> None:
+        self.session = launches[0].session
+        self.report = report
+        self.active_outputs = frozenset(active_outputs)
+        self.memories: list[weakref.ref[FieldOrArray]] = []
+        self.uses: dict[int, weakref.ref[object]] = {}
+        self.nbytes = 0
+        self._numbers: dict[Key, int] = {}
+        self._claimed: set[int] = set()
+        self._calls: dict[tuple[object, ...], CompiledLaunches] = {}
+        self._unused: list[BoundCopies] = []
+        self.launches = launches  # until `compile`
+        self.steps = [self._step(launch, event) for launch, event in zip(launches, events)]
+
+    def _step(self, launch: Launch, event: TapeEvent) -> SequenceStep:
+        specialization = launch.specialization
+        gradient = specialization.derivatives["reverse"]
+        compiled = specialization.plan.compiled
+        if event.copies or compiled.faults or compiled.prints or compiled.returns:
+            raise NotRepeatedError
+        for value in (*launch.fields, *launch.arrays, *launch.args):
+            if value is not None and not isinstance(value, (int, float, str)):
+                self.uses[id(value)] = _weakly(value)
+        key = key_of(launch.args)
+        copies = [self._copy(memory, saved, memory in event.before) for memory, saved in event.saved]
+        return SequenceStep(launch.kernel, specialization, gradient, key, self._calls_of(launch, gradient), self._claims(launch), copies)
+
+    def _copy(self, key: Key, saved: Saved, before: bool) -> SequenceCopy:
+        ranges = saved.byte_ranges()
+        if ranges is None:
+            raise NotRepeatedError
+        number = self._numbers.setdefault(key, len(self.memories))
+        if number == len(self.memories):
+            self.memories.append(weakref.ref(saved.memory.storage))
+            self.uses[id(saved.memory.storage)] = _weakly(saved.memory.storage)
+        copy = SequenceCopy(number, ranges, self.nbytes, before)
+        self.nbytes += copy.nbytes
+        if self.nbytes > _MOST_NBYTES:
+            raise NotRepeatedError
+        return copy
+
+    def _claims(self, launch: Launch) -> list[weakref.ref[FieldOrArray]]:
+        """Return the memory of a launch with gradients that no launch before it has used."""
+        claims: list[weakref.ref[FieldOrArray]] = []
+        for memory in (*launch.fields, *launch.arrays):
+            if isinstance(memory, (ScalarField, Ndarray)) and id(memory) not in self._claimed:
+                self._claimed.add(id(memory))
+                if memory.has_grad() and not shadows.is_shadow(memory):
+                    claims.append(weakref.ref(memory))
+        return claims
+
+    def _calls_of(self, launch: Launch, gradient: SpecializedDerivative) -> CompiledLaunches:
+        """Return the launches by compiled code like ``launch``: one for each value of what is not a number or an ndarray."""
+        specialization = launch.specialization
+        fixed = [arg for arg in launch.args if not isinstance(arg, (int, float, Ndarray))]
+        if any(step.path.names for step in specialization.steps if isinstance(step, Array)):
+            fixed += launch.arrays  # arrays of objects, which may have others later
+        key = (id(specialization), *map(id, fixed))
+        calls = self._calls.get(key)
+        if calls is None:
+            last_write: dict[str, int] = {}
+            reverse = NativeCalls(self.session, 1) if gradient.acts else None
+            calls = self._calls[key] = CompiledLaunches(NativeCalls(self.session, 1, last_write), reverse, last_write)
+        return calls
+
+    def compile(self) -> None:
+        """Prepare the launches by compiled code, after the reverse pass of the tape. Raises NotRepeatedError if there are none."""
+        prepared: set[int] = set()
+        for step, launch in zip(self.steps, self.launches):
+            if id(step.calls) not in prepared:
+                prepared.add(id(step.calls))
+                self._prepare(step, launch)
+        self.launches = ()
+
+    def bind(self, bases: Sequence[int]) -> BoundCopies:
+        """Return memory for the copies, of memory at the addresses ``bases``. `give` takes it back."""
+        while self._unused:
+            bound = self._unused.pop()
+            if bound.bases == bases:
+                return bound
+        ends = list({(copy.memory, *copy.ranges): copy for step in self.steps for copy in step.copies}.values())
+        allocation = self.session.memory.allocate(max(self.nbytes + sum(copy.nbytes for copy in ends), 1), zeroed=False)
+        at = allocation.address
+        steps = []
+        for step in self.steps:
+            made = [(copy, copy.addresses(bases[copy.memory], at)) for copy in step.copies]
+            saves = [one for _, found in made for one in found]
+            before, after = (
+                _back([one for copy, found in made if copy.before is is_before for one in found]) for is_before in (True, False)
+            )
+            steps.append(StepCopies(saves, before, after))
+        end: list[tuple[int, int, int]] = []
+        at += self.nbytes
+        for copy in ends:
+            end += copy.addresses(bases[copy.memory], at - copy.at)
+            at += copy.nbytes
+        return BoundCopies(allocation, bases, steps, end, _back(end))
+
+    def give(self, bound: BoundCopies) -> None:
+        """Take back what `bind` returned."""
+        self._unused.append(bound)
+
+    def _prepare(self, step: SequenceStep, launch: Launch) -> None:
+        specialization, calls = step.specialization, step.calls
+
+        def record(args: Sequence[object], into: StepRecorder) -> None:
+            if any(step.path.names for step in specialization.steps if isinstance(step, Array)):
+                into.keep_arrays()
+            specialization.record(args, into)
+
+        calls.forward.prepare(specialization.plan, launch.packer, launch.args, record)
+        if calls.forward.launch is None:
+            raise NotRepeatedError
+        calls.ticks = calls.forward.afterwards
+        if calls.reverse is not None:
+            step.gradient.prepare(launch.args, launch.again(), calls.reverse)
+
+
+def _back(addresses: Addresses) -> Addresses:
+    """Return how to put copies back."""
+    return [(of, to, nbytes) for to, of, nbytes in reversed(addresses)]
+
+
+def _weakly(value: object) -> weakref.ref[object]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        raise NotRepeatedError from None
+
+
+class Repeats:
+    """What tapes know of the sequences that begin with one kernel: the ``sequence`` that they follow, or how the last ones began."""
+
+    def __init__(self) -> None:
+        self.sequence: LaunchSequence | None = None
+        self._last: tuple[object, ...] = ()
+        self._patience = 1
+        self._left = 0  # tapes that are not compared
+
+    def missed(self) -> None:
+        """Forget the sequence, which a tape did not follow to its end; it takes longer until there is another."""
+        self.sequence = None
+        self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        self._left = self._patience
+
+    def is_repeated(self, launches: Sequence[Launch]) -> bool:
+        """Return whether a tape that recorded ``launches`` is like the last one."""
+        if self._left > 0 or len(launches) > _MOST_LAUNCHES:
+            self._left -= 1
+            return False
+        last, self._last = self._last, tuple([(id(launch.specialization), key_of(launch.args)) for launch in launches])
+        if last == self._last:
+            self._last = ()
+            return True
+        if last:
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._left, self._last = self._patience, ()
+        return False
+
+
+def repeats_of(kernel: Kernel) -> Repeats:
+    """Return what tapes know of the sequences that begin with ``kernel``."""
+    repeats = kernel.repeats
+    if not isinstance(repeats, Repeats):
+        repeats = kernel.repeats = Repeats()
+    return repeats

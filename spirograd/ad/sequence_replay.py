@@ -1,0 +1,237 @@
+"""A tape that follows the sequence of an earlier one: see `launch_sequences`.
+
+While launches are the next ones of the sequence, each copies the same bytes as in the earlier tape, and compiled code launches it; the
+reverse pass copies them back and has compiled code launch the derivatives. At anything else (another launch, a write of the host, a read
+of a number, memory that is handed out, a write of another thread), the tape records the launches that were replayed, with their copies, and
+continues as if it had never known the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import memmove
+
+from spirograd.ad.entries import Launch
+from spirograd.ad.exposed import Exposed
+from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, SequenceStep, is_like, repeats_of
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
+from spirograd.ad.recording import TapeRecording
+from spirograd.ad.step_store import StepStore
+from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
+from spirograd.base.protocols import OwnWrites
+from spirograd.lang import context
+from spirograd.lang.frontend.kernel import Kernel
+
+
+class ReplayedLaunch(Launch):
+    """A launch that has run, to be recorded."""
+
+    __slots__ = ()
+    has_run = True
+
+    def run(self) -> Returned:
+        """Do nothing."""
+        return None
+
+
+class SequenceReplay:
+    """The launches of a tape that follows ``sequence``. ``own``: the writes of its thread; ``exposed``: what it knows of memory that was
+    handed out; ``claim``: claims gradients for it. ``ended``: whether the tape follows the sequence no longer."""
+
+    def __init__(self, sequence: LaunchSequence, own: OwnWrites, exposed: Exposed, claim: Callable[[Iterable[FieldOrArray]], None]) -> None:
+        self.sequence = sequence
+        self._own, self._exposed, self._claim = own, exposed, claim
+        self._steps = sequence.steps
+        self._args: list[tuple[object, ...]] = []
+        self._alive = [reference() for reference in sequence.uses.values()]
+        memories = [storage for reference in sequence.memories if (storage := reference()) is not None]
+        self.ended = any(value is None for value in self._alive) or not own.is_only()
+        self._places = [] if self.ended else [(storage.tree.allocation, storage.view.part) for storage in memories]
+        self._bound = None if self.ended else sequence.bind([allocation.address for allocation, _ in self._places])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all launches of the sequence have run."""
+        return len(self._args) == len(self._steps)
+
+    def launch(self, kernel: Kernel, args: tuple[object, ...]) -> bool:
+        """Launch ``kernel`` if that is the next launch of the sequence; return whether it was launched."""
+        number = len(self._args)
+        if self.ended or number == len(self._steps):
+            return False
+        step, bound = self._steps[number], self._bound
+        if step.kernel is not kernel or not is_like(args, step.key):
+            return False
+        calls = step.calls
+        launch = calls.forward.launch
+        if launch is None or bound is None or self._exposed.active or not self._own.continues():
+            return False
+        if step.claims:
+            self._claim([memory for reference in step.claims if (memory := reference()) is not None])
+        if step.copies:
+            for to, of, nbytes in bound.steps[number].saves:
+                memmove(to, of, nbytes)
+        self._args.append(args)  # before the launch: another thread may hand out memory that it uses
+        if launch(args) is NotImplemented:
+            self._args.pop()
+            return False
+        self._own.wrote(calls.ticks, calls.last_write[""])
+        return True
+
+    def used(self) -> Iterator[FieldOrArray]:
+        """Yield the fields and ndarrays of the launches so far."""
+        return (memory for launch in self._launches() for memory in launch.used())
+
+    def _launches(self) -> Iterator[Launch]:
+        session = self.sequence.session
+        for step, args in zip(self._steps, tuple(self._args)):
+            packer = step.kernel.pack(session, step.specialization, args)
+            yield ReplayedLaunch(session, step.kernel, step.specialization, packer, args)
+
+    def launched(self) -> Iterator[tuple[Launch, list[memoryview]]]:
+        """Yield the launches so far, and the contents of their copies."""
+        bound = self._bound
+        for step, launch in zip(self._steps, self._launches()):
+            contents = []
+            for copy in step.copies:
+                assert bound is not None
+                data = bytearray(copy.nbytes)
+                bound.allocation.read_into(copy.at, memoryview(data))
+                contents.append(memoryview(data))
+            yield launch, contents
+
+    def end(self) -> None:
+        """Give back the memory of the copies."""
+        self.ended = True
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            self.sequence.give(bound)
+
+    def reverse(self) -> None:
+        """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
+        bound = self._bound
+        assert bound is not None
+        _copy(bound.end)
+        try:
+            for step, copies, args in zip(reversed(self._steps), reversed(bound.steps), reversed(self._args)):
+                if copies.before:
+                    self._put(step, copies.before, True)
+                calls = step.calls.reverse
+                if calls is not None and (calls.launch is None or calls.launch(args) is NotImplemented):
+                    self._reverse_by_python(step, args)
+                if copies.after:
+                    self._put(step, copies.after, False)
+        finally:
+            _copy(bound.restore)
+            for allocation, part in self._places:
+                allocation.wrote(part)
+
+    def _put(self, step: SequenceStep, back: Sequence[tuple[int, int, int]], before: bool) -> None:
+        """Set memory to what it held before a launch."""
+        _copy(back)
+        for copy in step.copies:
+            if copy.before is before:
+                allocation, part = self._places[copy.memory]
+                allocation.wrote(part)
+
+    def _reverse_by_python(self, step: SequenceStep, args: tuple[object, ...]) -> None:
+        session = self.sequence.session
+        packer = step.kernel.pack(session, step.specialization, args)
+        step.gradient.launch(Launch(session, step.kernel, step.specialization, packer, args).again(), None, None)
+
+
+def _copy(addresses: Sequence[tuple[int, int, int]]) -> None:
+    for to, of, nbytes in addresses:
+        memmove(to, of, nbytes)
+
+
+class FollowsSequences(ProgramRecorder):
+    """The part of a tape that follows sequences of earlier tapes. ``_recorded``: what it has recorded without one."""
+
+    _recorded: StepStore
+    _gradients: GradientUse
+    _exposed: Exposed | None
+    _foreign: ForeignWrites | None
+    _active_outputs: set[Key]
+    _paused: object
+    _following: SequenceReplay | None = None
+    _launches: list[Launch] | None = None  # of a tape that others may repeat, else None
+    _repeats: Repeats | None = None
+
+    @property
+    def _steps(self) -> StepStore:
+        """The steps of the tape, all of them recorded."""
+        if self._following is not None:
+            self._settle(self._following)
+        return self._recorded
+
+    def repeat(self, kernel: Kernel, args: tuple[object, ...]) -> bool:
+        """Launch ``kernel`` if the tape follows a sequence of which that is the next launch. See `Recorder`."""
+        return self._following is not None and self._following.launch(kernel, args)
+
+    def _launch(self, launch: Launch, exposed: Exposed) -> Returned:
+        raise NotImplementedError
+
+    def _may_repeat(self) -> None:
+        """Have the tape follow a sequence, or have others follow its launches, if compiled code can do that in this session."""
+        native = context.session().native
+        if native is not None and native.on_host and isinstance(self._recorded, TapeRecording) and self._recorded.check is None:
+            self._launches = []
+
+    def _follow(self, kernel: Kernel, args: Sequence[object]) -> bool:
+        """Launch ``kernel``, as `repeat` does. The first launch of a tape decides which sequence it follows."""
+        recorded = self._recorded
+        if self._repeats is None and self._launches is not None and self._foreign is not None and self._exposed is not None:
+            self._repeats = repeats_of(kernel)
+            sequence = self._repeats.sequence
+            is_first = isinstance(recorded, TapeRecording) and not recorded.events and self._paused is None
+            if is_first and sequence is not None and sequence.session is context.session():
+                self._following = SequenceReplay(sequence, self._foreign.own, self._exposed, self._gradients.use)
+        if self._following is None:
+            return False
+        if self.repeat(kernel, tuple(args)):
+            return True
+        self._settle(self._following)
+        return False
+
+    def _settle(self, replay: SequenceReplay) -> None:
+        """Record the launches that were replayed, and follow the sequence no longer."""
+        self._following, recorded, exposed = None, self._recorded, self._exposed
+        assert isinstance(recorded, TapeRecording) and exposed is not None and self._repeats is not None
+        for launch, contents in replay.launched():
+            self._gradients.launch(launch)
+            self._launch(launch, exposed)
+            for (_, saved), data in zip(recorded.events[-1].saved, contents, strict=True):
+                saved.overwrite(data)
+        replay.end()
+        self._repeats.missed()
+
+    def _end_sequence(self, loss: Key) -> LaunchSequence | None:
+        """Before the reverse pass, record the launches of a tape that has not followed its sequence to the end, or with zero gradients.
+
+        Return the launches of the tape as a new sequence, if they are those of the last tape.
+        """
+        following = self._following
+        if following is not None and not (following.is_complete and loss in following.sequence.active_outputs):
+            self._settle(following)
+        launches, recorded, repeats = self._launches, self._recorded, self._repeats
+        if not launches or repeats is None or self._following is not None or not isinstance(recorded, TapeRecording):
+            return None
+        is_plain = len(recorded.events) == len(launches) and not any(launch.external for launch in launches)
+        if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(launches):
+            return None
+        try:
+            return LaunchSequence(launches, recorded.events, recorded.report(), self._active_outputs)
+        except NotRepeatedError:
+            repeats.missed()
+            return None
+
+    def _repeat_later(self, sequence: LaunchSequence | None) -> None:
+        """Have later tapes follow ``sequence``, after the reverse pass."""
+        if sequence is None or self._repeats is None:
+            return
+        try:
+            sequence.compile()
+            self._repeats.sequence = sequence
+        except NotRepeatedError:
+            self._repeats.missed()
