@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Container, Iterable, Mapping
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.near_names import NoAttribute
 
 
-class Declaration(Protocol):
-    """A constructor of types that this version lacks."""
+class Declared:
+    """A constructor of types that this version lacks. It makes stand-ins, because libraries declare types that a program may not use; the
+    error comes where a type is used."""
 
-    def __call__(self, *args: object, **kwargs: object) -> Later: ...
+    def __init__(self, name: str, reason: str) -> None:
+        self.__name__ = name
+        self._reason = reason
 
-
-def declared(name: str, reason: str) -> Declaration:
-    """Return a constructor of types that this version lacks. It returns a stand-in, because libraries declare types that a program may not
-    use; the error comes where a type is used."""
-
-    def declare(*args: object, **kwargs: object) -> Later:
+    def __call__(self, *args: object, **kwargs: object) -> Later:
         given = (*(repr(value) for value in args), *(f"{key}={value!r}" for key, value in kwargs.items()))
-        return Later(f"{name}({', '.join(given)})", reason)
-
-    return declare
+        return Later(f"{self.__name__}({', '.join(given)})", self._reason)
 
 
 class _NoAttribute(SpirogradUnsupportedError, AttributeError):

@@ -180,7 +180,7 @@ MODULES: dict[str, Names] = {
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
     "experimental": {"real_func": old_names.experimental_real_func},
-    "types.quant": {name: later.declared(f"types.quant.{name}", later.LATER_TYPES["quant"]) for name in ("int", "fixed", "float")},
+    "types.quant": {name: later.Declared(f"types.quant.{name}", later.LATER_TYPES["quant"]) for name in ("int", "fixed", "float")},
     "_lib": {},
     "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},

@@ -67,6 +67,29 @@ def test_a_program_with_windows_runs_for_some_frames(tmp_path: Path) -> None:
     assert memory["002 line 9"].tolist() == [2, 2, 2]  # the clock shows a frame after each
 
 
+OPENCV = """
+import cv2
+import taichi as ti
+
+ti.init()
+x = ti.field(float, shape=())
+panel = ti.ui.Window("window", (64, 64)).GUI
+panel.begin("settings", 0, 0, 1, 1)
+while cv2.waitKey(1) != 27:
+    x[None] += 1
+    cv2.imshow("image", x.to_numpy())
+"""
+
+
+def test_windows_of_opencv_count_frames(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OPENCV)
+    (tmp_path / "cv2.py").write_text("")
+    options = argparse.Namespace(taichi=sys.executable, arch="cpu", seconds=100, out=tmp_path / "out")
+    outcome = _run(Program("opencv", tmp_path, tmp_path / "program.py", copied=True), "spirograd", options, 3, ())
+    assert (outcome.ended, outcome.reason, len(outcome.frames)) == ("frames", "", 3)
+    assert outcome.memory["000 line 6"] == 2
+
+
 STEPS = """
 import taichi as ti
 import model

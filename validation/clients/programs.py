@@ -36,6 +36,12 @@ _GRID = ("004 line 30", "005 line 29", "006 line 30", "009 line 29.grad", "012 l
 # times the finite differences, partly with the other sign; ours agrees with them to 2e-7. The weights then diverge, so no field is judged.
 _WRONG_THERE = "*"
 
+# Near a multiple of the identity, Taichi's SVD of a 2 x 2 matrix drops small entries and is off by up to 1e-5, in f64 too; ours is exact to
+# 1e-15. The program compares a product of singular values with 1, so that sand yields at other places.
+_INEXACT_SVD = ("004 line*", "005 line*", "007 line*", "008 line*", "009 line*")
+# Each particle reads positions of neighbours that their iterations overwrite, so the result depends on the order of iterations.
+_RACING = ("004 line*", "005 line*")
+
 CLIENTS = (
     Client("differentiable MPM", "difftaichi", "examples/diffmpm.py", "--iters 20", "tape", _GRID),
     Client("differentiable MPM, one velocity learnt", "difftaichi", "examples/diffmpm_simple.py", "", "tape"),
@@ -72,6 +78,19 @@ CLIENTS = (
     Client("path tracer", "AdaPT", "render.py", "--arch cpu --type pt --scene cbox --name complex.xml"),
     Client("bidirectional path tracer", "AdaPT", "render.py", "--arch cpu --type bdpt --scene cbox --name complex.xml"),
     Client("position based dynamics", "tiPBD", "tiPBD.py"),
+    Client("mass-spring system", "games201", "mass_spring_explicit.py"),
+    Client("cloth, implicit", "cloth_simulation", "basic/taichi_implicit.py"),
+    Client("cloth with a ball", "OpenClothPy", "cloth.py", deliberate=_RACING),
+    Client("game of MPM", "taichi_tetris", "tetris.py"),
+    Client("MPM with cutting", "MLS_MPM_CPIC", "mpm_cutting_thin.py"),
+    Client("MPM of sand", "pyasflip", "pyasflip.py", deliberate=_INEXACT_SVD),
+    Client("grains: discrete elements", "taichi_dem_and_pbd_sand", "sim.py"),
+    Client("dendrite growth on a sparse grid", "Snow-Dendrite-Growth", "dendrite_hierachical.py"),
+    Client("crystal growth", "crystal_growth-homework4", "crystal_growth.py"),
+    Client("reaction and diffusion", "faster-python-with-taichi", "reaction_diffusion_taichi.py"),
+    Client("fluid with penalties", "FastIPC", "projects/PenaltyFluid/JBased.py"),
+    Client("ray tracer", "taichi_ray_tracing", "2_0_lambertian_reflection.py"),
+    Client("ray marcher of a course", "My-Taichi-Practice", "CourseCodes/RayMarching.py"),
 )
 
 

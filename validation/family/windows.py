@@ -111,6 +111,11 @@ class Window(Silent):
     frame = 0
     fps_limit = None
 
+    @property
+    def GUI(self) -> Panel:
+        """The old name of `get_gui()`."""
+        return self.get_gui()
+
     def __enter__(self) -> Window:
         return self
 
@@ -186,7 +191,7 @@ def install(taichi: Any, frames: Frames) -> None:
     Silent.frames, Silent.library = frames, taichi
     taichi.GUI = GUI
     taichi.ui = Ui
-    _close_opencv()
+    _close_opencv(frames)
     try:
         from matplotlib import pyplot
     except ImportError:
@@ -194,11 +199,12 @@ def install(taichi: Any, frames: Frames) -> None:
     pyplot.pause = lambda interval: frames.shown()
 
 
-def _close_opencv() -> None:
-    """Let OpenCV show nothing; no key is pressed. Packages of it for machines without a display have no windows."""
+def _close_opencv(frames: Frames) -> None:
+    """Let OpenCV show nothing: packages of it for machines without a display have no windows. `waitKey` ends a frame; no key is pressed."""
     try:
         import cv2
     except ImportError:
         return
-    cv2.imshow = cv2.namedWindow = cv2.destroyAllWindows = cv2.resizeWindow = lambda *args, **kwargs: None
-    cv2.waitKey = lambda *args, **kwargs: -1
+    for name in ("imshow", "namedWindow", "moveWindow", "resizeWindow", "destroyWindow", "destroyAllWindows", "setMouseCallback"):
+        setattr(cv2, name, lambda *args, **kwargs: None)
+    cv2.waitKey = lambda *args, **kwargs: frames.shown() or -1
