@@ -26,6 +26,9 @@ _LONGEST = 96
 _STRIDED, _LONGEST_STRIDED = 4, 48
 # The most iterations of an invocation at a time.
 MOST_AT_A_TIME = 8
+# Comparisons that change at most once along a row.
+_COMPARISONS = frozenset((ops.lt, ops.le, ops.gt, ops.ge))
+_SMALL = 1 << 30
 # Few workgroups run at least this number of iterations each, one after the other, or are no alternative.
 _MANY_TIMES = 4
 # Blocks in a row. Those at its ends may not be full, and run their iterations one by one.
@@ -72,7 +75,7 @@ def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:
     accesses of several iterations."""
     bounds, body, *_ = task.regions
     # The first invocations take one iteration each of those that fill no block, so a workgroup must have enough invocations.
-    if size < MOST_AT_A_TIME or not caps.target.access_bytes or len(bounds.results) > 2 or not _is_short(body):
+    if size < MOST_AT_A_TIME or not caps.target.access_bytes or len(bounds.results) > 2 or not is_short(body):
         return 1
     accesses = [op for op in body.ops if isinstance(ref_of(op), BufferRef)]
     along = [(op, place) for op in accesses if (place := _offset(op.args[0], body.params[0])) is not None]
@@ -88,7 +91,7 @@ def strided_factor(task: Op, size: int, caps: Capabilities) -> int:
     """Return how many iterations of a range task (lowering IR) an invocation runs at a time, one workgroup size apart: more than 1 for
     short straight-line code that accesses memory, on devices that do not merge accesses."""
     bounds, body, *_ = task.regions
-    if caps.target.access_bytes or caps.cpu_driver or size & (size - 1) or len(bounds.results) > 2 or not _is_short(body, _LONGEST_STRIDED):
+    if caps.target.access_bytes or caps.cpu_driver or size & (size - 1) or len(bounds.results) > 2 or not is_short(body, _LONGEST_STRIDED):
         return 1
     return _STRIDED if any(isinstance(ref_of(op), BufferRef) for op in body.ops) else 1
 
@@ -99,7 +102,8 @@ class RowBlocks:
 
     A block covers the columns from ``factor * k - shift`` on, as far as they exist, so that its stores begin at a multiple of their size.
     ``columns``, ``rows``: the operations of the body that compute the column of an index, and its row, or the row divided by the number
-    beside. ``addresses``: operations that grow with the column, each with an earlier operation and the difference between both.
+    beside. ``addresses``: operations that grow with the column, each with an earlier operation and the difference between both. ``places``:
+    what is known of other values.
     """
 
     width: int
@@ -108,6 +112,15 @@ class RowBlocks:
     columns: tuple[Op, ...]
     rows: Mapping[Op, int]
     addresses: Mapping[Op, tuple[Op, int]]
+    places: _Places
+
+    def deciding(self, condition: Op) -> tuple[int, ...]:
+        """Return the numbers of the iterations of a block in which a condition holds if it holds in all of the block."""
+        columns = [self.places.of(a) for a in condition.args]
+        if condition.code in _COMPARISONS and all(place is not None and place.is_plain for place in columns):
+            return (0, self.factor - 1)
+        place = self.places.of(condition)
+        return (0,) if place is not None and not place.columns else tuple(range(self.factor))
 
     @property
     def per_row(self) -> int:
@@ -124,19 +137,19 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
     constant extents, all of whose accesses are to one element or to neighbours in the row, at constant distances."""
     bounds, body, *_ = task.regions
     begin, end, *limit = bounds.results
-    if size < MOST_AT_A_TIME or not caps.target.access_bytes or limit or not _is_short(body):
+    if size < MOST_AT_A_TIME or not caps.target.access_bytes or limit or not is_short(body):
         return None
     if begin.code is not ops.const or end.code is not ops.const or begin.attr != 0:
         return None
     index = body.params[0]
     quotients = [op for op in body.ops if op.code in (ops.idiv, ops.irem) and op.args[0] is index and op.args[1].code is ops.const]
-    columns = tuple([op for op in quotients if op.code is ops.irem])
-    widths = {int(op.args[1].attr) for op in columns}
-    width = min(widths, default=0)
-    if len(widths) != 1 or width < 2 or end.attr % width or any(op.args[1].attr % width for op in quotients):
+    remainders = [op for op in quotients if op.code is ops.irem]
+    width = min([int(op.args[1].attr) for op in remainders], default=0)
+    if width < 2 or end.attr % width or any(op.args[1].attr % width for op in quotients):
         return None
+    columns = tuple([op for op in remainders if op.args[1].attr == width])
     rows = {op: op.args[1].attr // width for op in quotients if op.code is ops.idiv}
-    places = _Places(index, columns, rows)
+    places = _Places(index, width, remainders, rows)
     accesses = [(op, places.of(op.args[0])) for op in body.ops if isinstance(ref_of(op), BufferRef)]
     along = [(op, place) for op, place in accesses if place is None or place.columns]
     if not along or any(place is None or place.columns != 1 for _, place in along):
@@ -146,7 +159,7 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
     decides = next((place for op, place in along if op.code is ops.store), along[0][1])
     if decides is None or decides.unit % factor or factor == 1:
         return None
-    blocks = RowBlocks(width, factor, decides.offset % factor, columns, rows, _distances(body, along))
+    blocks = RowBlocks(width, factor, decides.offset % factor, columns, rows, _distances(body, along), places)
     return blocks if blocks.always_full or width >= _WIDE * factor else None
 
 
@@ -177,18 +190,27 @@ class _Place:
         return _Place(self.columns + times * other.columns, self.offset + times * other.offset, terms)
 
     @property
+    def is_plain(self) -> bool:
+        """Return whether the index is a number, or the column, plus a small number, which does not wrap around."""
+        return not self.terms and self.columns in (0, 1) and abs(self.offset) < _SMALL
+
+    @property
     def unit(self) -> int:
         """Return a number that divides the sum."""
         return math.gcd(*self.terms.values())
 
 
 class _Places:
-    def __init__(self, index: Op, columns: Sequence[Op], rows: Mapping[Op, int]) -> None:
-        self._known: dict[Op, _Place | None] = {index: None}
-        self._known.update(dict.fromkeys(columns, _Place(1, 0, {})))
+    """The places of values. ``remainders``: of ``index`` by multiples of ``width``; ``rows``: see `RowBlocks`."""
+
+    def __init__(self, index: Op, width: int, remainders: Sequence[Op], rows: Mapping[Op, int]) -> None:
+        self._known: dict[Op, _Place | None] = {}
+        for op in remainders:  # By several rows: the column, and so many times the width as the row is beyond a multiple of these.
+            self._known[op] = _Place(1, 0, {} if op.args[1].attr == width else {op: width})
         first: dict[int, Op] = {}
         for op, divisor in rows.items():
             self._known[op] = _Place(0, 0, {first.setdefault(divisor, op): 1})
+        self._known[index] = _Place(1, 0, {first[1]: width}) if 1 in first else None
 
     def of(self, value: Op) -> _Place | None:
         """Return ``value`` as such an index, or None if it depends on the column in another way."""
@@ -213,7 +235,8 @@ class _Places:
         return None if any(place.columns for place in known) else opaque
 
 
-def _is_short(body: Region, longest: int = _LONGEST) -> bool:
+def is_short(body: Region, longest: int = _LONGEST) -> bool:
+    """Return whether a body is short straight-line code, of which an invocation may run several iterations at a time."""
     effects = {"shared" if isinstance(ref_of(op), SharedRef) else op.code.effect for op in body.ops[:-1] if not _is_choice(op)}
     return effects <= {"pure", "read", "write", "shared"} and sum(op.code not in (ops.const, ops.slot) for op in body.ops) <= longest
 

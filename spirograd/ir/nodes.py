@@ -299,7 +299,8 @@ class LoopAttr:
 
     At the level "loops", a loop over the iterations of a chunk states how they may be ordered. With ``any_order`` they may run in any
     order, one after the other. With ``independent`` they may also run at the same time, because no iteration accesses what another one
-    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``.
+    writes, except by atomics and in memory of its thread. The loop carries one accumulator for each of ``reductions``. Of the attributes
+    below, only "rest" exists at other levels.
 
     - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
       "vectors": the loop computes on vectors.

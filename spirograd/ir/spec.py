@@ -344,7 +344,7 @@ def _for(v: _Verifier, op: Op) -> None:
         v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
     v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
     _uniform(v, op, op.attr.uniform)
-    if op.attr.over_chunk or op.attr.vectorise or op.attr.row:
+    if op.attr.over_chunk or op.attr.vectorise not in ("", "rest") or op.attr.row:
         known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= -1
         v.need(known, op, 'loops over chunks are of the level "loops"')
     if op.attr.over_chunk or op.attr.reductions:

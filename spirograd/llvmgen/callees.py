@@ -11,7 +11,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Function, Kernel, Region, called, callee_of, ref_of
 from spirograd.ir.vector_functions import has_vector_forms, on_lanes
 from spirograd.llvmgen.function import STACK_LIMIT, BlockEntry, FunctionEmitter, entry_of
-from spirograd.llvmgen.module import ModuleText, returned_type, symbol, type_name
+from spirograd.llvmgen.module import NO_LIBRARY, ModuleText, returned_type, symbol, type_name
 
 # The most calls in a kernel that LLVM may inline. Kernels with many calls have functions to stay small.
 _FEW = 8
@@ -107,7 +107,8 @@ class Callees:
         kind, returned = self._returned(emitter, body)
         params = [f"{type_name(p.type)} %p{k}" for k, p in enumerate(body.params)]
         params += [f"{entry.type} {entry.name}" for entry in emitter.entries or ()]
-        group = self._module.attribute_group(self._attributes(function))
+        no_library = f" {NO_LIBRARY}" if self._module.caps.target.invocations else ""
+        group = self._module.attribute_group(self._attributes(function) + no_library)
         return f"define internal {kind} @{name}({', '.join(params)}) {group} {{\n{emitter.body_text()}\n  {returned}\n}}\n"
 
     def _returned(self, emitter: FunctionEmitter, body: Region) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from spirograd.base.dtypes import DType, Lanes, Vec
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen.function import FunctionEmitter
-from spirograd.llvmgen.local_arrays import copied_array, element, new_array
+from spirograd.llvmgen.local_arrays import clear, copied_array, element, new_array
 from spirograd.llvmgen.module import is_array, literal, type_name
 
 _ZEROS = frozenset(literal(0, t) for t in dt.ALL)
@@ -20,8 +20,7 @@ def emit_vec(e: FunctionEmitter, op: Op) -> None:
     if is_array(op.type):
         e.env[op] = array = new_array(e, op.type)
         if all(e.env[arg] in _ZEROS for arg in op.args):
-            callee = e.module.declare("llvm.memset.p0.i64", "void", "ptr, i8, i64, i1")
-            e.line(f"call void {callee}(ptr align 16 {array}, i8 0, i64 {op.type.n * op.type.elem.size}, i1 false)")
+            clear(e, array, op.type)
             return
         _fill(e, array, op.type, [e.typed(arg) for arg in op.args])
         return

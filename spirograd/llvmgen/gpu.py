@@ -15,6 +15,7 @@ from spirograd.base.dtypes import DType, f32, f64, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
+from spirograd.ir.congruences import Residues
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar, emit_vector
@@ -22,7 +23,7 @@ from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
 from spirograd.llvmgen.members import Votes, votes_of
-from spirograd.llvmgen.module import ModuleText, type_name
+from spirograd.llvmgen.module import NO_LIBRARY, ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
 
@@ -121,11 +122,14 @@ class GpuEmitter(FunctionEmitter):
         self.wave = module.caps.subgroup_size
         self.atomic_scope = dialect.scope
         self.atomic_metadata = dialect.atomic_metadata
-        self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.members = ""
         self.votes: dict[Region, Votes] = {}
         self.exchanges = False
+        self.residues = Residues()
         self.claims: dict[BufferRef, str] = {}  # counter -> the variable with the claim of the invocation
+
+    def pointer_properties(self, slot: Slot) -> str:
+        return f", !align {self.module.bytes_node(BUFFER_ALIGNMENT)}"
 
     def stack_limit(self, name: str) -> list[str]:
         """Return the lines for a task. Its stack begins here and has `GPU_STACK` bytes, which the device was configured for."""
@@ -179,7 +183,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
         emitter.region(body)
-        group = module.attribute_group(f"nounwind {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
+        group = module.attribute_group(f"nounwind {NO_LIBRARY} {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"
@@ -242,18 +246,27 @@ def _load(e: GpuEmitter, op: Op) -> None:
     ref = op.attr
     constant = isinstance(ref, BufferRef) and ref.slot in e.constant
     pointer = e.address(ref, op.args[0])
-    e.set(op, f"load {type_name(op.type)}, {pointer}, align {ref.dtype.size}{', !invariant.load !0' if constant else ''}")
+    e.set(op, f"load {type_name(op.type)}, {pointer}, align {_alignment(e, op)}{', !invariant.load !0' if constant else ''}")
 
 
 def _store(e: GpuEmitter, op: Op) -> None:
     index, value = op.args
-    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {op.attr.dtype.size}")
+    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {_alignment(e, op)}")
+
+
+def _alignment(e: GpuEmitter, access: Op) -> int:
+    """Return the alignment of an access. LLVM looks at fewer operations, and merges only accesses that are aligned."""
+    ref = access.attr
+    size: int = ref.dtype.size
+    if not isinstance(ref, BufferRef):
+        return size
+    return max(size, min(BUFFER_ALIGNMENT, size << e.residues.of(access.args[0]).zeros))
 
 
 def _for(e: GpuEmitter, op: Op) -> None:
     """Emit a `for`. Short loops are unrolled: an invocation would otherwise idle while it waits for memory or for the previous result."""
     _vote(e, op)
-    count = _unroll_count(op)
+    count = 0 if op.attr.vectorise == "rest" else _unroll_count(op)
     about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {count}}}') if count else ""
     emit_control.emit_for(e, op, f", !llvm.loop {e.module.node(f'distinct !{{{{self}}, {about}}}')}" if count else "")
 

@@ -36,6 +36,9 @@ LLVM_TYPES: dict[DType, str] = {
 
 # The first parameter of functions that take the argument block. It is the caller's private copy: no kernel can write it.
 BLOCK_PARAMETER = "ptr noalias nonnull readonly align 8 captures(none) %block"
+# The attribute of functions for GPUs, which have no C library. Without it, LLVM turns stores and loops into `memset` and `memcpy`, and for
+# NVIDIA's GPUs these into loops over bytes.
+NO_LIBRARY = '"no-builtins"'
 # Longer vectors live on the stack, which is five times as fast: LLVM spills an entire register for every run-time index. If indices become
 # constant, LLVM splits arrays into scalars again.
 LARGEST_REGISTER = 2
@@ -155,8 +158,8 @@ class ModuleText:
         self.names.add(chosen)
         return chosen
 
-    def alignment(self, nbytes: int) -> str:
-        """Return a reference to the metadata node for an alignment."""
+    def bytes_node(self, nbytes: int) -> str:
+        """Return a reference to the metadata node for an alignment or another number of bytes."""
         text = f"!{{i64 {nbytes}}}"
         return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
 

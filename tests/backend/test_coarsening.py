@@ -231,3 +231,224 @@ def test_histogram() -> None:
     run()
     assert factors(run) == [4]
     np.testing.assert_array_equal(bins.to_numpy(), np.bincount(values, minlength=20))
+
+
+# --- guards ------------------------------------------------------------------------------------------------------------------
+
+
+def guarded_values(rows: int, width: int, t: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix, and the sums of each element and its neighbours, which are 0 at the border."""
+    values = numbers((rows, width), t.np)
+    expected = np.zeros_like(values)
+    expected[1:-1, 1:-1] = neighbours(values, slice(1, -1), slice(1, -1))
+    return values, expected
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("form", ["and", "nested", "border first", "part of the body", "or", "one side"])
+@pytest.mark.parametrize("width", [3, 32, 64, 130, 133])
+def test_guards(form: str, width: int, in_a_row: bool) -> None:
+    """Iterations at a time where all guards hold, one by one elsewhere: the same results."""
+    rows, t = 33, sg.f32
+    a, b = sg.field(t, (rows, width)), sg.field(t, (rows, width))
+
+    @sg.func
+    def around(i, j):
+        return a[i, j] + a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1]
+
+    @sg.kernel
+    def stencil():
+        for i, j in a:
+            if sg.static(form == "and"):
+                if 0 < i < rows - 1 and 0 < j < width - 1:
+                    b[i, j] = around(i, j)
+            elif sg.static(form == "nested"):
+                if i > 0 and i < rows - 1:
+                    b[i, j] = 0.0
+                    if j >= 1 and j <= width - 2:
+                        b[i, j] = around(i, j)
+            elif sg.static(form == "border first"):
+                if i == 0 or j == 0 or i == rows - 1 or j == width - 1:
+                    b[i, j] = 0.0
+                else:
+                    b[i, j] = around(i, j)
+            elif sg.static(form == "part of the body"):
+                total = a[i, j]
+                if i > 0:
+                    total += a[i - 1, j]
+                if i < rows - 1:
+                    total += a[i + 1, j]
+                if j > 0:
+                    total += a[i, j - 1]
+                if j < width - 1:
+                    total += a[i, j + 1]
+                b[i, j] = total
+            elif sg.static(form == "or"):
+                if not (i < 1 or i > rows - 2) and (j > 0) == (j < width - 1):
+                    b[i, j] = around(i, j)
+            else:
+                left, right = 0.0, 0.0
+                if j != 0:
+                    left = a[i, j - 1]
+                if j + 1 < width:
+                    right = a[i, j + 1]
+                b[i, j] = left - right
+
+    values, expected = guarded_values(rows, width, t)
+    if form == "part of the body":
+        padded = np.pad(values, 1)
+        expected = neighbours(padded, slice(1, -1), slice(1, -1))
+    elif form == "one side":
+        padded = np.pad(values, ((0, 0), (1, 1)))
+        expected = padded[:, :-2] - padded[:, 2:]
+    a.from_numpy(values)
+    for _ in range(2):
+        stencil()
+        np.testing.assert_array_equal(b.to_numpy(), expected)
+    if form != "or" and width > 32 and (width % 4 == 0 or not in_a_row):
+        assert factors(stencil) == [4]
+
+
+@pytest.mark.parametrize("shape", [(40, 96), (33, 128), (7, 133), (20, 9, 64)], ids=str)
+def test_gathers_run_several_columns(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, in_a_row: bool) -> None:
+    from spirograd.transforms.tasks import gather
+
+    monkeypatch.setattr(gather, "_FEWEST", {True: 0, False: 0})
+    a, b = (sg.field(sg.f32, shape, needs_grad=True) for _ in range(2))
+    inner = tuple((1, n - 1) for n in shape)
+
+    @sg.kernel
+    def flat():
+        for i, j in sg.ndrange(*inner):
+            b[i, j] = 2.0 * (a[i, j] + a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1])
+
+    @sg.kernel
+    def deep():
+        for i, j, k in sg.ndrange(*inner):
+            b[i, j, k] = 2.0 * (a[i, j, k] + a[i - 1, j, k] + a[i + 1, j, k] + a[i, j, k - 1] + a[i, j, k + 1])
+
+    stencil = flat if len(shape) == 2 else deep
+    values = numbers(shape, np.float32)
+    b.grad.from_numpy(values)
+    a.grad.fill(1.0)
+    stencil.grad()
+    inside = np.zeros_like(values)
+    region = tuple(slice(1, n - 1) for n in shape)
+    inside[region] = values[region]
+    axes = (0, 1) if len(shape) == 2 else (0, 2)
+    expected = 1 + 2 * (inside + sum(np.roll(inside, shift, axis) for axis in axes for shift in (1, -1)))
+    np.testing.assert_array_equal(a.grad.to_numpy(), expected)
+    values[region] = 0
+    np.testing.assert_array_equal(b.grad.to_numpy(), values)
+    assert "_gather" in stencil.grad.ir("offload")
+    if shape[-1] % 4 == 0 and (in_a_row or len(shape) == 2):  # Bodies of iterations that are apart are shorter.
+        assert factors(stencil.grad)[0] == 4
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 1003, 4096])
+def test_guards_of_one_axis(n: int) -> None:
+    a, b, total = sg.field(sg.f32, n), sg.field(sg.f32, n), sg.field(sg.f32, ())
+
+    @sg.kernel
+    def run():
+        for i in a:
+            v = a[i]
+            if i > 0:
+                v += a[i - 1]
+            if i < n - 1:
+                v += a[i + 1]
+                total[None] += v
+            b[i] = v
+
+    values = numbers((n,), np.float32)
+    a.from_numpy(values)
+    run()
+    padded = np.pad(values, 1)
+    expected = padded[:-2] + padded[1:-1] + padded[2:]
+    np.testing.assert_array_equal(b.to_numpy(), expected)
+    assert total[None] == expected[:-1].sum()
+    assert factors(run) == [4] or n < 4096
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (2, 5), (30, 64), (31, 65)])
+def test_guards_of_arrays(rows: int, width: int) -> None:
+    """Extents are known at run time: one iteration at a time, in two versions."""
+    array = sg.types.ndarray(sg.f32, 2)
+
+    @sg.kernel
+    def run(a: array, b: array):  # type: ignore[valid-type]
+        for i, j in sg.ndrange(a.shape[0], a.shape[1]):
+            v = a[i, j]
+            if i > 0:
+                v += a[i - 1, j]
+            if i < a.shape[0] - 1:
+                v += a[i + 1, j]
+            if j > 0:
+                v += a[i, j - 1]
+            if j < a.shape[1] - 1:
+                v += a[i, j + 1]
+            b[i, j] = v
+
+    a, b = sg.ndarray(sg.f32, (rows, width)), sg.ndarray(sg.f32, (rows, width))
+    values = numbers((rows, width), np.float32)
+    a.from_numpy(values)
+    run(a, b)
+    np.testing.assert_array_equal(b.to_numpy(), neighbours(np.pad(values, 1), slice(1, -1), slice(1, -1)))
+
+
+def test_guards_of_elements() -> None:
+    """Conditions of what memory contains are no guards."""
+    a, b = sg.field(sg.f32, (8, 64)), sg.field(sg.f32, (8, 64))
+
+    @sg.kernel
+    def run():
+        for i, j in a:
+            if j > 0 and j < 63:
+                if a[i, j] > 0.0:
+                    b[i, j] = a[i, j - 1] + a[i, j + 1]
+                else:
+                    b[i, j] = -1.0
+
+    values = numbers((8, 64), np.float32)
+    a.from_numpy(values)
+    run()
+    expected = np.where(values > 0, np.roll(values, 1, 1) + np.roll(values, -1, 1), -1)
+    expected[:, [0, -1]] = 0
+    np.testing.assert_array_equal(b.to_numpy(), expected)
+
+
+def test_guards_that_seldom_hold_together(in_a_row: bool) -> None:
+    """Blocks of a checkerboard, or of every third column, would all run one by one."""
+    a = sg.field(sg.f32, (64, 64))
+
+    @sg.kernel
+    def checkerboard(colour: sg.i32):
+        for i, j in a:
+            if 0 < i < 63 and 0 < j < 63 and (i + j) % 2 == 0:
+                a[i, j] = a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1]
+
+    @sg.kernel
+    def third():
+        for i, j in a:
+            if j % 3 != 1:
+                a[i, j] += 1.0
+
+    @sg.kernel
+    def left():
+        for i, j in a:
+            if j < 32:
+                a[i, j] += 1.0
+
+    values = numbers((64, 64), np.float32)
+    a.from_numpy(values)
+    checkerboard(0)
+    i, j = np.indices((64, 64))
+    around = sum(np.roll(values, shift, axis) for shift in (1, -1) for axis in (0, 1))
+    inside = (i > 0) & (i < 63) & (j > 0) & (j < 63) & ((i + j) % 2 == 0)
+    expected = np.where(inside, around, values)
+    third()
+    left()
+    expected += (j % 3 != 1) + (j < 32).astype(np.float32)
+    np.testing.assert_array_equal(a.to_numpy(), expected)
+    assert factors(checkerboard) == factors(left) == [1]
+    assert factors(third) == [1] or not in_a_row  # Iterations that are apart may have the same column.

@@ -140,9 +140,12 @@ far(2_000_000_000)
 
 
 @pytest.mark.archs("vulkan")
-def test_kernels_in_flight_are_named(arch: str, session: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launched", [0, 40])
+def test_kernels_in_flight_are_named(launched: int, arch: str, session: object, tmp_path: Path) -> None:
+    """Also those that compiled code has launched, which it does after some launches; and not those that are done."""
     if not session.device.caps.cpu_driver:  # type: ignore[attr-defined]
         pytest.skip("the driver runs on a card, which reports faults by itself")
-    done = run(tmp_path, arch, "far(2_000_000_000)\nsg.sync()\n")
+    before = f"for _ in range({launched}):\n    fine()\n    far(0)\n    sg.sync()\n"
+    done = run(tmp_path, arch, before + "far(2_000_000_000)\nsg.sync()\n")
     assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "begun\n")
     assert "`far` (" in done.stderr and "`fine`" not in done.stderr and "sg.init(debug=True)" in done.stderr

@@ -59,6 +59,8 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.timer_code": {"llvmgen"},
     "spirograd.runtime.devices.windows_clock": {"llvmgen"},
     "spirograd.runtime.devices.memory_faults": {"llvmgen"},
+    "spirograd.runtime.devices.vulkan.call": {"llvmgen"},
+    "spirograd.runtime.devices.vulkan.call_code": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call_code": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
@@ -85,6 +87,7 @@ LATE = {
     # Large parts of the package that many programs do without: those whose kernels are in the offline cache, and those without gradients.
     ("runtime", "spirograd.runtime.devices.cpu_pool"),
     ("runtime", "spirograd.runtime.devices.cpu_timer"),
+    ("runtime", "spirograd.runtime.devices.vulkan.call"),
     ("runtime", "spirograd.runtime.native.launch_function"),
     ("runtime", "spirograd.runtime.native.launch_preparation"),
     ("session", "spirograd.compiler"),

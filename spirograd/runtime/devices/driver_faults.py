@@ -7,7 +7,9 @@ import ctypes
 from spirograd.base.loc import Loc
 
 ADVICE = "Run the program with sg.init(debug=True) or SG_DEBUG=1, which reports the access, its index and its line.\n"
-_KEPT = 8
+# The words of a `Flight`, by byte offset: addresses of `Text` or 0; how many were added; the one added last.
+FLIGHT_TEXTS = 8
+COUNT, LAST = 8 * FLIGHT_TEXTS, 8 * FLIGHT_TEXTS + 8
 
 
 class Text:
@@ -28,27 +30,26 @@ def place(loc: Loc | None) -> str:
 
 
 class Flight:
-    """The last kernels launched on such drivers since the host waited. ``address``: of an array of addresses of `Text`, or 0."""
+    """The last kernels launched on such drivers since the host waited. ``address``: of the words below, which compiled code writes, too."""
 
     def __init__(self) -> None:
-        self._words = (ctypes.c_uint64 * _KEPT)()
-        self._texts: list[Text | None] = [None] * _KEPT
-        self._count = 0
-        self.last: Text | None = None
+        self._words = (ctypes.c_uint64 * (FLIGHT_TEXTS + 2))()
+        self._texts: list[Text | None] = [None] * FLIGHT_TEXTS  # Those that Python has added: compiled code keeps its own alive.
         self.address = ctypes.addressof(self._words)
 
     def add(self, text: Text) -> None:
-        """Add a launch of a kernel other than the ``last`` one."""
-        k = self._count % _KEPT
-        self._texts[k] = self.last = text
-        self._words[k] = text.address
-        self._count += 1
+        """Add the launch of a kernel, unless it is the last one."""
+        words = self._words
+        if words[LAST // 8] != text.address:
+            k = words[COUNT // 8] % FLIGHT_TEXTS
+            self._texts[k] = text
+            words[k] = words[LAST // 8] = text.address
+            words[COUNT // 8] += 1
 
     def clear(self) -> None:
-        if self._count:
-            self._words[:] = [0] * _KEPT
-            self._texts[:] = [None] * _KEPT
-            self._count, self.last = 0, None
+        if self._words[COUNT // 8]:
+            self._words[:] = [0] * len(self._words)
+            self._texts[:] = [None] * FLIGHT_TEXTS
 
 
 FLIGHT = Flight()

@@ -280,7 +280,8 @@ class StreamedDevice(ABC):
             raise SpirogradRuntimeError(self._trouble)
 
     def _lose(self, error: DeviceLost) -> NoReturn:
-        """Record that the device is lost, and raise DeviceLost."""
+        """Record that the device is lost, and raise an error."""
+        validity.renew()
         self._trouble = f"the {self.api} device {error.outcome}. The driver says: {error}"
         raise SpirogradRuntimeError(self._trouble) from error
 

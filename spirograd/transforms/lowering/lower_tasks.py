@@ -8,16 +8,25 @@ from types import MappingProxyType
 
 from spirograd.analysis.exchangeable import is_exact
 from spirograd.analysis.group_values import GroupValues
-from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, groups_together, row_blocks, strided_factor
+from spirograd.analysis.workgroups import (
+    RowBlocks,
+    coarsening_factor,
+    group_size,
+    groups_together,
+    is_short,
+    row_blocks,
+    strided_factor,
+)
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import VOID, DType, i32, unsigned
+from spirograd.base.dtypes import VOID, DType, i32, u1, unsigned
 from spirograd.base.options import SINGLY
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
+from spirograd.ir.nodes import BuiltIn, Kernel, LoopAttr, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.whole_groups import are_whole
+from spirograd.transforms.lowering.assumed_guards import AssumedGuards, Evaluation, assume_guards
 from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence
 from spirograd.transforms.pass_context import PassContext
 
@@ -33,6 +42,8 @@ def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
     return _LowerTasks(ctx).kernel(kernel) if ctx.caps.target.invocations else kernel
 
 
+# Loads behind guards, from which on a version of the body without branches pays, although one iteration runs at a time.
+_GUARDED_LOADS = 2
 # A function that emits the body of a loop. Given the number of the iteration and the accumulators so far, it returns the next accumulators.
 _Body = Callable[[Op, Sequence[Op]], Sequence[Op]]
 
@@ -54,6 +65,17 @@ class _Share:
         return _as(b, b.emit(ops.add, self.low, number), self.type)
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The iterations that an invocation runs at a time: ``factor``, which are ``apart`` from each other, or ``along`` rows. ``guarded``:
+    the body for those in which all guards hold, if only these run at a time."""
+
+    factor: int
+    apart: int
+    along: RowBlocks | None
+    guarded: AssumedGuards | None
+
+
 class _LowerTasks(Rewriter):
     def __init__(self, ctx: PassContext) -> None:
         super().__init__()
@@ -71,25 +93,36 @@ class _LowerTasks(Rewriter):
             self._groups(op, size, together)
             size *= together
         else:
-            coarsening, apart, along = self._coarsening(op, size)
-            if alternatives and max(coarsening, along.factor if along else 1) > 1 and is_exact(op.regions[1]):
+            blocks = self._blocks(op, size)
+            if alternatives and blocks.factor > 1 and is_exact(op.regions[1]):
                 alternatives = (*alternatives, SINGLY)
                 if self.ctx.options.alternative == SINGLY:
-                    coarsening, along = 1, None
-            self._range(op, size, coarsening, apart, along)
-            coarsening = coarsening if along is None else along.factor
+                    blocks = _Blocks(1, 1, None, None)
+            self._range(op, size, blocks)
+            coarsening = blocks.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
         attr = replace(attr, alternatives=alternatives)
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
-    def _coarsening(self, op: Op, size: int) -> tuple[int, int, RowBlocks | None]:
-        """Return how many iterations an invocation runs at a time, and their distance; or 1, 1 and the blocks of rows, if any."""
-        caps = self.ctx.caps
-        factor = coarsening_factor(op, size, caps)
-        if factor > 1:
-            return factor, 1, None
-        factor = strided_factor(op, size, caps)
-        return (factor, size, None) if factor > 1 else (1, 1, row_blocks(op, size, caps))
+    def _blocks(self, task: Op, size: int) -> _Blocks:
+        """Return which iterations of a range task an invocation runs at a time."""
+        caps, guarded = self.ctx.caps, None
+        body = task.regions[1]
+        if not is_short(body) and not caps.cpu_driver:
+            guarded = assume_guards(body)
+            if guarded is not None and not is_short(guarded.body):
+                guarded = None
+        if guarded is not None:
+            task = Op(task.code, task.type, task.args, task.attr, (task.regions[0], guarded.body, *task.regions[2:]), task.loc)
+        factor, apart, along = coarsening_factor(task, size, caps), 1, None
+        if factor == 1:
+            factor, apart = strided_factor(task, size, caps), size
+        if factor == 1 or guarded is not None:  # Guards are about columns.
+            along = row_blocks(task, size, caps)
+        factor, apart = (factor, apart) if along is None else (along.factor, 1)
+        if guarded is not None and (factor == 1 or not guarded.hold_in_blocks(task.regions[0], factor, apart)):
+            return _Blocks(1, 1, None, guarded if guarded.guarded_loads >= _GUARDED_LOADS else None)
+        return _Blocks(factor, apart, along, guarded)
 
     def _serial(self, op: Op) -> None:
         b = self.b
@@ -140,9 +173,8 @@ class _LowerTasks(Rewriter):
             first = b.cast(_bits(b, b.emit(ops.add, workgroup, b.emit(ops.mul, subgroup, b.const(size)))), share.wide)
         self._strided(first, share.stride, padded, [], group, ops.UNIFORM)
 
-    def _range(self, op: Op, size: int, coarsening: int, apart: int, along: RowBlocks | None) -> None:
-        """Lower a range task: bounds (in every invocation), the loop, then reductions. ``apart``: the distance between the iterations of a
-        block."""
+    def _range(self, op: Op, size: int, blocks: _Blocks) -> None:
+        """Lower a range task: bounds (in every invocation), the loop, then reductions."""
         b = self.b
         bounds, body, finish, *flushes = op.regions
         begin, end, *slots = self.inline(bounds, ())
@@ -154,20 +186,26 @@ class _LowerTasks(Rewriter):
 
         def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Emit iteration ``k``, counted from 0."""
-            yielded = self.inline(body, (share.index(b, k), *accumulators), clone=coarsening > 1 or along is not None)
+            index = share.index(b, k)
+            if blocks.factor == 1 and blocks.guarded is not None:
+                condition = self._hold(blocks, [{blocks.guarded.body.params[0]: index}])
+                together = functools.partial(self._inlined, blocks.guarded.body, index, accumulators)
+                return self._either(condition, together, functools.partial(self._inlined, body, index, accumulators))
+            yielded = self.inline(body, (index, *accumulators), clone=blocks.factor > 1)
             b.at(op)
             return yielded
 
         some = b.emit(ops.lt, share.first, share.count)
-        if along is not None:
-            blocks = b.const(op.regions[0].results[1].attr // along.width * along.per_row, share.wide)
-            in_row = functools.partial(self._row_block, body, along, iteration, reductions)
-            totals = self._strided(share.first, share.stride, blocks, totals, in_row)
-            some = b.emit(ops.lt, share.first, blocks)
-        elif coarsening == 1:
+        if blocks.along is not None:
+            along = blocks.along
+            number = b.const(op.regions[0].results[1].attr // along.width * along.per_row, share.wide)
+            in_row = functools.partial(self._row_block, body, along, blocks, iteration, reductions)
+            totals = self._strided(share.first, share.stride, number, totals, in_row)
+            some = b.emit(ops.lt, share.first, number)
+        elif blocks.factor == 1:
             totals = self._strided(share.first, share.stride, share.count, totals, iteration)
         else:
-            totals = self._coarsened(body, share, coarsening, apart, totals, reductions, iteration)
+            totals = self._coarsened(body, share, blocks, totals, reductions, iteration)
         self._flush(op.attr.copies, flushes, size)
         if reductions:
             self._combine(reductions, totals, some, size, finish)
@@ -196,10 +234,11 @@ class _LowerTasks(Rewriter):
         return _Share(t, wide, low, count, first, stride)
 
     def _coarsened(
-        self, body: Region, share: _Share, factor: int, apart: int, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
+        self, body: Region, share: _Share, blocks: _Blocks, totals: Sequence[Op], reductions: Sequence[Reduction], iteration: _Body
     ) -> Sequence[Op]:
-        """Emit blocks of ``factor`` iterations, then the remainder as single iterations, by ``iteration``."""
-        b, wide = self.b, share.wide
+        """Emit blocks of iterations, then the remainder as single iterations, by ``iteration``."""
+        b, wide, factor, apart = self.b, share.wide, blocks.factor, blocks.apart
+        at_a_time = body if blocks.guarded is None else blocks.guarded.body
 
         def block(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Emit block number ``k``."""
@@ -209,7 +248,12 @@ class _LowerTasks(Rewriter):
                 start = b.emit(ops.or_, b.emit(ops.shl, b.emit(ops.sub, k, within), shift), within)
             base = b.emit(ops.add, share.low, start)
             indices = [_as(b, b.emit(ops.add, base, b.const(n * apart, wide)) if n else base, share.type) for n in range(factor)]
-            return self._interleaved(body, [{body.params[0]: index} for index in indices], accumulators, reductions)
+            known = [{at_a_time.params[0]: index} for index in indices]
+            together = functools.partial(self._interleaved, at_a_time, known, accumulators, reductions)
+            if blocks.guarded is None:
+                return together()
+            one_by_one = functools.partial(self._one_by_one, start, b.const(factor, wide), apart, accumulators, iteration)
+            return self._either(self._hold(blocks, known), together, one_by_one)
 
         def rest(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             return iteration(b.emit(ops.add, done, k), accumulators)
@@ -225,6 +269,38 @@ class _LowerTasks(Rewriter):
         last = b.end(rest(share.first, totals))
         b.begin()
         return b.if_(takes, last, b.end(totals))
+
+    def _one_by_one(self, start: Op, count: Op, apart: int, accumulators: Sequence[Op], iteration: _Body) -> Sequence[Op]:
+        """Emit a loop over the few iterations ``start``, ``start + apart``, ..."""
+        b, wide = self.b, start.type
+        assert isinstance(wide, DType)
+        zero = b.const(0, wide)
+        number, *others = b.begin(wide, *[value.type for value in accumulators])
+        k = b.emit(ops.add, start, number if apart == 1 else b.emit(ops.mul, number, b.const(apart, wide)))
+        yielded = iteration(k, others)
+        return b.for_(zero, count, accumulators, b.end(yielded), LoopAttr(vectorise="rest"))
+
+    def _inlined(self, body: Region, index: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
+        return self.inline(body, (index, *accumulators), clone=True)
+
+    def _either(self, condition: Op, then: Callable[[], Sequence[Op]], otherwise: Callable[[], Sequence[Op]]) -> Sequence[Op]:
+        b = self.b
+        b.begin()
+        first = b.end(then())
+        b.begin()
+        return b.if_(condition, first, b.end(otherwise()))
+
+    def _hold(self, blocks: _Blocks, known: Sequence[Mapping[Op, Op]]) -> Op:
+        """Emit whether all guards hold in all iterations of a block. ``known``: values of each."""
+        b, guarded = self.b, blocks.guarded
+        assert guarded is not None
+        evaluations = [Evaluation(b, env) for env in known]
+        holds = b.const(True, u1)
+        for guard, value in guarded.guards.items():
+            for n in range(len(known)) if blocks.along is None else blocks.along.deciding(guard):
+                found = evaluations[n].of(guard)
+                holds = b.emit(ops.and_, holds, found if value else b.emit(ops.not_, found))
+        return holds
 
     def _combine(self, reductions: Sequence[Reduction], totals: Sequence[Op], some: Op, size: int, finish: Region) -> None:
         """Combine the ``totals`` of a workgroup, if they fit into shared memory, and run ``finish`` in invocations that have ``some``
@@ -267,39 +343,53 @@ class _LowerTasks(Rewriter):
         _when(b, changed, b.end())
 
     def _row_block(
-        self, body: Region, along: RowBlocks, iteration: _Body, reductions: Sequence[Reduction], k: Op, accumulators: Sequence[Op]
+        self,
+        body: Region,
+        along: RowBlocks,
+        blocks: _Blocks,
+        iteration: _Body,
+        reductions: Sequence[Reduction],
+        k: Op,
+        accumulators: Sequence[Op],
     ) -> Sequence[Op]:
-        """Emit block number ``k``: all of its iterations at once, or, at the ends of a row, one after the other those that exist."""
-        b, wide, index = self.b, k.type, body.params[0]
+        """Emit block number ``k``: all of its iterations at once, or, at the ends of a row and where guards do not hold, the existing ones
+        one by one."""
+        b, wide = self.b, k.type
+        body = body if blocks.guarded is None else blocks.guarded.body
+        index = body.params[0]
         t = index.type
         assert isinstance(wide, DType) and isinstance(t, DType)
         per_row = b.const(along.per_row, wide)
         row = b.emit(ops.idiv, k, per_row)
         start = b.emit(ops.shl, b.emit(ops.irem, k, per_row), b.const(along.factor.bit_length() - 1, wide))
 
-        def together() -> Sequence[Op]:
-            signed_row, known = _as(b, row, t), []
-            rows = {op: b.emit(ops.idiv, signed_row, b.const(by, t)) if by > 1 else signed_row for op, by in along.rows.items()}
-            left = b.emit(ops.sub, _as(b, start, t), b.const(along.shift, t), attr="nsw") if along.shift else _as(b, start, t)
-            for n in range(along.factor):
-                column = _plus(b, left, n)
-                place = b.emit(ops.add, b.emit(ops.mul, signed_row, b.const(along.width, t), attr="nsw"), column, attr="nsw")
-                known.append({index: place, **dict.fromkeys(along.columns, column), **rows})
-            return self._interleaved(body, known, accumulators, reductions, along.addresses)
-
+        signed_row, known = _as(b, row, t), []
+        rows = {op: b.emit(ops.idiv, signed_row, b.const(by, t)) if by > 1 else signed_row for op, by in along.rows.items()}
+        left = b.emit(ops.sub, _as(b, start, t), b.const(along.shift, t), attr="nsw") if along.shift else _as(b, start, t)
+        for n in range(along.factor):
+            column = _plus(b, left, n)
+            place = b.emit(ops.add, b.emit(ops.mul, signed_row, b.const(along.width, t), attr="nsw"), column, attr="nsw")
+            known.append({index: place, **dict.fromkeys(along.columns, column), **rows})
+        together = functools.partial(self._interleaved, body, known, accumulators, reductions, along.addresses)
         if along.always_full:
-            return together()
+            if blocks.guarded is None:
+                return together()
+            first = b.emit(ops.add, b.emit(ops.mul, row, b.const(along.width, wide)), start)
+            every = b.const(along.factor, wide)
+            one_by_one = functools.partial(self._one_by_one, first, every, 1, accumulators, iteration)
+            return self._either(self._hold(blocks, known), together, one_by_one)
         shift, after = b.const(along.shift, wide), b.const(along.width + along.shift, wide)
         stop = b.emit(ops.add, start, b.const(along.factor, wide))
         full = b.emit(ops.and_, b.emit(ops.ge, start, shift), b.emit(ops.le, stop, after))
-        b.begin()
-        all_of_them = b.end(together())
-        b.begin()
-        before = b.emit(ops.sub, b.emit(ops.mul, row, b.const(along.width, wide)), shift)
-        begin = b.emit(ops.add, before, b.emit(ops.max_, start, shift))
-        end = b.emit(ops.add, before, b.emit(ops.min_, stop, after))
-        some_of_them = b.end(self._strided(begin, b.const(1, wide), end, accumulators, iteration))
-        return b.if_(full, all_of_them, some_of_them)
+        if blocks.guarded is not None:
+            full = b.emit(ops.and_, full, self._hold(blocks, known))
+
+        def existing() -> Sequence[Op]:
+            begin, end = b.emit(ops.max_, start, shift), b.emit(ops.min_, stop, after)
+            before = b.emit(ops.sub, b.emit(ops.mul, row, b.const(along.width, wide)), shift)
+            return self._one_by_one(b.emit(ops.add, before, begin), b.emit(ops.sub, end, begin), 1, accumulators, iteration)
+
+        return self._either(full, together, existing)
 
     def _interleaved(
         self,

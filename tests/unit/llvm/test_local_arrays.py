@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -175,3 +176,33 @@ def test_vectors_that_loops_carry_on_gpus(profile: str) -> None:
     device, text = stages["device.ir"], stages["kernel.opt.ll"]
     assert device.count("= vec(") == 1 and "-> vec" not in device
     assert text.count(" alloca [32 x float]") <= 1 and "memcpy" not in text  # LLVM for AMD has arrays in registers
+
+
+@pytest.mark.parametrize("columns", [16, 100, 700])
+def test_arrays_are_not_copied_by_bytes(columns: int) -> None:
+    """What LLVM would make of `memset` and `memcpy` for NVIDIA's GPUs; it would also make `memset` of a loop over memory of the device."""
+
+    def make() -> Any:
+        a, n = sg.ndarray(sg.f32, (4, 700)), sg.ndarray(sg.i32, 4)
+
+        @sg.kernel
+        def run(a: sg.types.NDArray[sg.f32, 2], n: sg.types.NDArray[sg.i32, 1]):  # type: ignore[no-untyped-def]
+            for i in n:
+                m = sg.Matrix.zero(sg.f32, 16, 3)
+                for k in range(n[i]):
+                    m[k % 16, 0] += a[i, k]
+                    old = m
+                    m[k * 5 % 16, 1] = a[i, k]
+                    if a[i, k] > 3.0:
+                        m = old
+                for k in range(n[i]):
+                    a[i, k] = m[k % 16, 1] + m[(k + 1) % 16, 0]
+                for k in range(columns):
+                    a[i, k] = 0.0
+
+        return lambda: run(a, n)
+
+    kernel = compiled(make, PROFILES["cuda-sm_90"])
+    text = kernel.binaries[0].decode()
+    assert "memset" not in kernel.stages["kernel.opt.ll"] and not re.search(r"st\.\w+\.(v\d\.)?b8", text)
+    assert len(re.findall(r"st\.local\.v4\.b32", text)) >= 12

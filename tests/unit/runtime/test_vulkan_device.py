@@ -19,6 +19,7 @@ from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.size_nodes import Arg
 from spirograd.runtime.allocations import Memory
+from spirograd.runtime.devices.vulkan import call_words
 from spirograd.runtime.devices.vulkan.allocator import Block
 from spirograd.runtime.launcher import Launcher
 
@@ -353,7 +354,7 @@ def test_validation_messages_become_errors(open_vulkan):
     with pytest.raises(SpirogradRuntimeError, match=r"validation layer reports:\n.*VUID-vkCmdFillBuffer"):
         vulkan.launch(vulkan.load(compiled("count")), bytes(16), (0,))
     vulkan._stream.fn.EndCommandBuffer(vulkan._stream.commands)  # drop it: it must not run
-    vulkan._stream.commands = None
+    vulkan._stream.words[call_words.COMMANDS // 8] = 0
     vulkan._messages.clear()
 
 

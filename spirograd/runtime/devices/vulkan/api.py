@@ -78,6 +78,11 @@ def struct(name: str, **members: object) -> ffi.CData:
     return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
 
 
+def number(value: ffi.CData) -> int:
+    """Return a handle, or a pointer, as a number."""
+    return int(ffi.cast("uintptr_t", value))
+
+
 def device_functions(device: object) -> SimpleNamespace:
     """Return the device-level functions that this package uses, without their ``vk``, as attributes."""
     table = SimpleNamespace()

@@ -9,32 +9,37 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from spirograd.base import validity
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.device import Buffer, CodeCache, Sections, Step
+from spirograd.base.device import Buffer, CodeCache, NativeEntry, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.loc import Loc
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
-from spirograd.runtime.devices.driver_faults import FLIGHT
+from spirograd.runtime.devices.driver_faults import FLIGHT, Text
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
-from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi
+from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi, number
+from spirograd.runtime.devices.vulkan.call_words import BATCH
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
 from spirograd.runtime.devices.vulkan.features import create_device, query
 from spirograd.runtime.devices.vulkan.instance import Instance, choose, keep_driver_loaded, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries, SeriesRecorder
 from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
-from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Stream
+from spirograd.runtime.devices.vulkan.stream import POLL_NANOSECONDS, RECORDED, Stream
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import VulkanTransfers
+
+if TYPE_CHECKING:
+    from spirograd.runtime.native import launch_function
 
 # If freed memory that pending work may still use exceeds this size, an allocation waits for that work.
 _HELD_BYTES = 128 << 20
@@ -50,10 +55,12 @@ class VulkanDevice(StreamedDevice):
 
     api = "Vulkan"
     open_devices = OpenDevices()
+    on_host = False
 
     def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
         super().__init__()
         self._pools: set[CommandPool] = set()  # Of recorded series.
+        self._cache: CodeCache | None = None
         self._lent: weakref.WeakKeyDictionary[Any, Range] = weakref.WeakKeyDictionary()  # By user.
         self._lends = False  # Whether some of it may be in use.
         self._instance = take_instance(validation)
@@ -109,6 +116,7 @@ class VulkanDevice(StreamedDevice):
         with self._turn:
             self._lent[borrower] = buffer.handle
             self._lends = True
+            validity.renew()  # Launches by compiled code do not wait.
 
     def _after_work(self) -> None:
         """Wait until the work is complete while memory is lent.
@@ -136,13 +144,14 @@ class VulkanDevice(StreamedDevice):
                 self._lose(error)
             raise
         grids = (grid_limits(task, self.caps, self._features.kind) for task in kernel.tasks)
-        executable = Executable(kernel.name, tuple((pipeline, *grid) for pipeline, grid in zip(pipelines, grids)))
+        executable = Executable(kernel.name, tuple((p, number(p), *grid) for p, grid in zip(pipelines, grids)), kernel.args.size, pipelines)
         weakref.finalize(executable, self._deletions.extend, pipelines).atexit = False
         self._check()
         return executable
 
     def keep_code(self, cache: CodeCache | None) -> None:
         """Keep code, see `KeepsCode`. Prepares the handler of memory faults, if the driver runs on the CPU."""
+        self._cache = cache
         if self._features.kind == "cpu":
             from spirograd.runtime.devices import cpu_pool
 
@@ -163,19 +172,17 @@ class VulkanDevice(StreamedDevice):
                 if self._trouble or self._messages:
                     self._check()
                 stream = self._stream
-                if stream.recorded >= BATCH:
+                if stream.words[RECORDED] >= BATCH:
                     stream.flush()
                     if len(self._deletions.released) > COLLECT_AT and stream is self._own:
                         self._collect()
                 data = padded(block)
                 if len(block) > self._push_limit:
                     data = stream.put_arguments(data).to_bytes(8, "little")
-                if stream.commands is None:
-                    stream.open()
-                flight = stream.flight
-                if flight is not None and flight.last is not executable.text:
-                    flight.add(executable.text)
-                dispatch(stream, executable, data, counts)
+                commands = stream.open()
+                if stream.flight is not None:
+                    stream.flight.add(executable.text)
+                dispatch(stream, commands, executable, data, counts)
                 if self._lends:
                     self._after_work()
         except DeviceLost as error:
@@ -195,9 +202,40 @@ class VulkanDevice(StreamedDevice):
 
     def combine(self, executables: Sequence[Executable]) -> Executable:
         """See `MeasuresLaunches`."""
-        combined = Executable(executables[0].name, tuple([one.tasks[k] for k, one in enumerate(executables)]), executables)
-        combined.text = executables[0].text
+        first, tasks = executables[0], tuple([one.tasks[k] for k, one in enumerate(executables)])
+        combined = Executable(first.name, tasks, first.nbytes, first.resources, executables)
+        combined.text = first.text
         return combined
+
+    # --- launches without Python ---
+
+    def native_code(self) -> launch_function.Code | None:
+        """See `CallsNatively.native_code`."""
+        from spirograd.runtime.native import launch_function  # Many processes record no launch.
+
+        return launch_function.code(self._cache)
+
+    def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry | None:
+        """Return the entry for compiled code, see `CallsNatively.entry`.
+
+        Compiled code records launches in the open command buffer, and leaves to Python, which follows in the same turn, those for which a
+        command buffer must be submitted or waited for. It does not wait after a launch, which lent memory requires.
+        """
+        if self._lends or executable.nbytes > self._push_limit or executable.nbytes % 4:
+            return None
+        from spirograd.runtime.devices.vulkan import call  # Many processes record no launch.
+
+        with self._turn:
+            code = call.connect(self._own, self._cache)
+            executable.keep_text()
+        if code is None:
+            return None
+        prepared = call.Prepared(self._own, executable, counts)
+
+        def launch(_: int) -> None:
+            self.launch(executable, prepared.refused(), counts)
+
+        return NativeEntry(code.record, prepared.address, self._turn.lock, (executable, prepared), prepared.refusal, launch)
 
     # --- streams ---
 
@@ -313,7 +351,7 @@ class VulkanDevice(StreamedDevice):
         elif isinstance(thing, CommandPool):
             self._pools.discard(thing)
             thing.destroy()
-        else:
+        elif not isinstance(thing, Text):
             self._pipelines.destroy(thing)
 
     def _check(self) -> None:

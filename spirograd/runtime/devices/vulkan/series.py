@@ -7,6 +7,7 @@ part of the command buffer; others lie in memory of their own.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,14 @@ import vulkan as vk
 
 from spirograd.base.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.conflicts import UsedMemory, interleaved
+from spirograd.runtime.devices.vulkan import call_words
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 from spirograd.runtime.devices.vulkan.dispatch import dispatch, padded
 from spirograd.runtime.devices.vulkan.stream import ARGUMENT_BYTES, WORK_STAGES, Stream
 
 _ALIGNMENT = 16
+_RECORDED = call_words.RECORDED // 8
 
 
 class CommandPool:
@@ -69,8 +72,7 @@ class SeriesRecorder:
         self.barrier = stream.barrier
         self.pool = CommandPool(stream.device, stream.fn, family)
         self.commands = self.pool.commands[0]
-        self.bound: ffi.CData = None
-        self.recorded = 0
+        self.words = (ctypes.c_uint64 * (call_words.STREAM_BYTES // 8))()
         self.owned: list[object] = [self.pool]
         self.arguments: list[tuple[Range, bytearray]] = []
         self._stream = stream
@@ -89,9 +91,9 @@ class SeriesRecorder:
                 self._ordered = True
                 used.clear()
             used.add(step)
-            before = self.recorded
+            before = self.words[_RECORDED]
             step.work(self)
-            if self.recorded > before:
+            if self.words[_RECORDED] > before:
                 self._ordered = False
         self._stream.let_host_see(self.commands)
         check(self.fn.EndCommandBuffer(self.commands), "end a command buffer")
@@ -104,7 +106,7 @@ class SeriesRecorder:
         data = padded(block)
         if len(block) > self._push_limit:
             data = self._put(data).to_bytes(8, "little")
-        dispatch(self, executable, data, counts, self._ordered)
+        dispatch(self, self.commands, executable, data, counts, self._ordered)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
         """See `Device`."""
@@ -122,7 +124,7 @@ class SeriesRecorder:
     def _order(self) -> None:
         if self._ordered:
             self.fn.CmdPipelineBarrier(self.commands, WORK_STAGES, WORK_STAGES, 0, 1, self.barrier, 0, NULL, 0, NULL)
-        self.recorded += 1
+        self.words[_RECORDED] += 1
 
     def _put(self, block: bytes) -> int:
         """Allocate memory for an argument block that lives as long as the series; return its address."""

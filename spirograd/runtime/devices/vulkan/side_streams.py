@@ -57,12 +57,13 @@ class SideStreams:
             self.order(stream, None)
 
     def finish(self) -> None:
-        """Wait until all streams have completed their work."""
-        for stream in (*self.busy, self._own):
-            stream.flush()
-        for stream in self.busy:
-            stream.finish()
-        self.busy.clear()
+        """Submit the work of all streams, and wait until the side streams have completed theirs."""
+        if self.busy:
+            for stream in (*self.busy, self._own):
+                stream.flush()
+            for stream in self.busy:
+                stream.finish()
+            self.busy.clear()
 
     def record(self, stream: Stream | None) -> Event:
         """See `HasStreams.record_event`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import SimpleNamespace
 
@@ -12,12 +13,12 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.driver_faults import Flight
+from spirograd.runtime.devices.vulkan import call_words as layout
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
-from spirograd.runtime.devices.vulkan.api import NULL, check, check_submission, ffi, struct
+from spirograd.runtime.devices.vulkan.api import NULL, check, check_submission, ffi, number, struct
+from spirograd.runtime.devices.vulkan.call_words import BATCH
 
 SLOTS = 8
-# A command buffer is submitted after this number of commands, so that the device starts while the host continues to record.
-BATCH = 64
 # The most pending submissions: a host that is faster than the device waits.
 UNDER_WAY = 16
 ARGUMENT_BYTES = 64 << 10  # For argument blocks, per command buffer.
@@ -27,6 +28,20 @@ _STAGING_ALIGNMENT = 16
 _WAIT_NANOSECONDS = 200_000_000  # One wait; between two waits Ctrl-C is raised.
 # A blocking wait takes tens of microseconds to wake the host, so the host polls first, for about as long as it could lose.
 POLL_NANOSECONDS = 100_000
+
+# What compiled code reports, see `_advance`: the word of a call that failed, and what it was for.
+_ADVANCES = {
+    layout.ENDING: (check_submission, "end a command buffer"),
+    layout.SUBMITTING: (check_submission, "submit work"),
+    layout.READING: (check, "read the timeline"),
+}
+_COMMANDS, _READY, RECORDED, _BOUND, _FOLLOWING, _VALUE, _POLL, _SUBMISSION, _RESULT = (
+    at // 8
+    for at in (
+        layout.COMMANDS, layout.READY, layout.RECORDED, layout.BOUND, layout.FOLLOWING, layout.VALUE, layout.POLL, layout.SUBMISSION,
+        layout.RESULT,
+    )
+)  # fmt: skip
 
 _COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
 _TRANSFER = vk.VK_PIPELINE_STAGE_TRANSFER_BIT
@@ -38,11 +53,13 @@ _READS = vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_TRANSFER_READ_BIT
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A command buffer with the objects that its commands need until they are complete. ``value``: the timeline value of its last
-    submission."""
+    """A command buffer with the objects that its commands need until they are complete. ``handle`` and ``submission`` are
+    the command buffer and ``submit`` as numbers. ``value``: the timeline value of its last submission."""
 
     commands: ffi.CData
+    handle: int
     submit: ffi.CData
+    submission: int
     kept: list[ffi.CData]
     value: int = 0
     arguments: int = 0  # Bytes used of its part of the argument block.
@@ -53,9 +70,10 @@ class Slot:
 class Stream:
     """A recorder and submitter of commands. Not thread safe: the device's lock guards it.
 
-    ``queue``: the number of a queue of the family, which several streams may share. ``commands`` is the open command buffer or None,
-    ``bound`` the pipeline bound in it. ``submitted`` and ``completed`` are timeline values: all work up to ``completed`` is known to be
-    complete. ``poll_nanoseconds``: how long `wait` polls before it blocks. ``flight``: the launches of drivers that run on the CPU.
+    ``queue``: the number of a queue of the family, which several streams may share. ``submitted`` and ``completed`` are timeline values:
+    all work up to ``completed`` is known to be complete. ``poll_nanoseconds``: how long `wait` polls before it blocks. ``flight``: the
+    launches of drivers that run on the CPU. ``words``: the state that compiled code shares, see `call_words`. ``advance``: the function
+    of `call.finisher`, once there is compiled code.
     """
 
     def __init__(
@@ -72,9 +90,8 @@ class Stream:
         self.fn = functions
         self.allocator = allocator
         self.layout: ffi.CData = None  # Of pipelines.
-        self.commands: ffi.CData = None
-        self.bound: ffi.CData = None
-        self.recorded = 0
+        self.words = (ctypes.c_uint64 * (layout.STREAM_BYTES // 8))()
+        self.advance: Callable[[], int] | None = None
         self.submitted = 0
         self.completed = 0
         self.poll_nanoseconds = poll_nanoseconds
@@ -111,11 +128,36 @@ class Stream:
         self._counter = ffi.new("uint64_t*")
         self._region = ffi.new("VkBufferCopy*")
 
+    def connect(self, finisher: Callable[[int], Callable[[], int]]) -> bool:
+        """Have compiled code record and wait. ``finisher``: makes `advance` from the address of the words. Returns False if functions of
+        the driver have been replaced by functions of Python."""
+        if self.advance is not None:
+            return True
+        words = {
+            layout.BEGIN_INFO: self._begin_info, layout.BARRIER: self.barrier, layout.HOST_BARRIER: self._host_barrier,
+            layout.COUNTER: self._counter, layout.DEVICE: self.device, layout.QUEUE: self._queue, layout.SEMAPHORE: self._semaphore[0],
+            layout.LAYOUT: self.layout,
+            layout.BEGIN: self.fn.BeginCommandBuffer, layout.END: self.fn.EndCommandBuffer, layout.SUBMIT: self.fn.QueueSubmit,
+            layout.READ_COUNTER: self.fn.GetSemaphoreCounterValue, layout.ORDER: self.fn.CmdPipelineBarrier,
+            layout.PUSH: self.fn.CmdPushConstants, layout.BIND: self.fn.CmdBindPipeline, layout.DISPATCH: self.fn.CmdDispatch,
+        }  # fmt: skip
+        if not all(isinstance(value, ffi.CData) for value in words.values()):
+            return False
+        for at, value in words.items():
+            self.words[at // 8] = number(value)
+        self.words[layout.STAGES // 8], self.words[layout.HOST_STAGE // 8] = WORK_STAGES, _HOST
+        self.words[layout.BIND_POINT // 8] = vk.VK_PIPELINE_BIND_POINT_COMPUTE
+        self.words[layout.SHADER_STAGE // 8] = vk.VK_SHADER_STAGE_COMPUTE_BIT
+        self.words[layout.FLIGHT // 8] = 0 if self.flight is None else self.flight.address
+        self.advance = finisher(ctypes.addressof(self.words))
+        return True
+
     def _create_slot(self) -> Slot:
         commands = ffi.new("VkCommandBuffer*")
         info = struct("VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
-        return Slot(commands[0], self._submission(commands), [commands])
+        submit = self._submission(commands)
+        return Slot(commands[0], number(commands[0]), submit, number(submit), [commands])
 
     def _submission(self, commands: object) -> ffi.CData:
         """Return the structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
@@ -128,26 +170,30 @@ class Stream:
             pSignalSemaphores=self._semaphore,
         )
 
+    @property
+    def commands(self) -> ffi.CData | None:
+        """The open command buffer or None."""
+        return self.slots[self._current].commands if self.words[_COMMANDS] else None
+
     def open(self) -> ffi.CData:
         """Return the open command buffer; if there is none, begin the next one of the ring once it is free."""
-        if self.commands is None:
-            slot = self.slots[self._current]
-            if slot.value > self.completed:
-                self.wait(slot.value)
-            slot.arguments = slot.staged = 0
-            check(self.fn.BeginCommandBuffer(slot.commands, self._begin_info), "begin a command buffer")
-            self.commands = slot.commands
-            self.bound = None
-            self.recorded = 0
-        return self.commands
+        words, slot = self.words, self.slots[self._current]
+        if not words[_COMMANDS]:
+            if not words[_READY]:
+                if slot.value > self.completed:
+                    self.wait(slot.value)
+                slot.arguments = slot.staged = 0
+                check(self.fn.BeginCommandBuffer(slot.commands, self._begin_info), "begin a command buffer")
+            words[_COMMANDS], words[_READY], words[RECORDED], words[_BOUND] = slot.handle, 0, 0, 0
+        return slot.commands
 
     def order(self) -> ffi.CData:
         """Return the open command buffer after a barrier: later commands see the effects of all earlier ones."""
-        if self.recorded >= BATCH:
+        if self.words[RECORDED] >= BATCH:
             self.flush()
-        commands = self.commands or self.open()
+        commands = self.open()
         self.fn.CmdPipelineBarrier(commands, WORK_STAGES, WORK_STAGES, 0, 1, self.barrier, 0, NULL, 0, NULL)
-        self.recorded += 1
+        self.words[RECORDED] += 1
         return commands
 
     def let_host_see(self, commands: ffi.CData) -> None:
@@ -156,15 +202,36 @@ class Stream:
 
     def flush(self) -> None:
         """Submit the open command buffer, if any."""
-        if self.commands is None:
+        if not self.words[_COMMANDS]:
             return
         slot = self.slots[self._current]
         self.let_host_see(slot.commands)
-        self.commands = None
+        self.words[_COMMANDS] = 0
         check_submission(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
         self._queue_up(slot.submit if not self._waits else self._submission_after(slot.kept[0]))
         slot.value = self.submitted
         self._current = (self._current + 1) % SLOTS
+
+    def _advance(self, advance: Callable[[], int], value: int) -> None:
+        """Do what `flush` does, and poll for ``value``, by compiled code, which also begins the next command buffer if that is free."""
+        words, slot, current = self.words, self.slots[self._current], (self._current + 1) % SLOTS
+        following = self.slots[current]
+        is_open = words[_COMMANDS]
+        if is_open:
+            self._signal[0] = self.submitted + 1
+            words[_SUBMISSION] = slot.submission
+            words[_FOLLOWING] = following.handle if following.value <= self.completed else 0
+        words[_VALUE], words[_POLL] = value, self.poll_nanoseconds
+        failed = advance()
+        if is_open and failed not in (layout.ENDING, layout.SUBMITTING):
+            self.submitted += 1
+            slot.value, self._current = self.submitted, current
+            if words[_READY]:
+                following.arguments = following.staged = 0
+        if failed:
+            raise_error, what = _ADVANCES[failed]
+            raise_error(ctypes.c_int32(words[_RESULT]).value, what)
+        self.completed = self._counter[0]
 
     def submit(self, commands: object) -> None:
         """Submit the open command buffer, then ``commands``, a `VkCommandBuffer *` of a series that may be submitted while it still
@@ -213,9 +280,14 @@ class Stream:
 
     def wait(self, value: int) -> None:
         """Wait until timeline ``value``, which must have been submitted, is complete."""
+        if self.completed >= value:
+            return
         end = perf_counter_ns() + self.poll_nanoseconds
         while self.poll() < value and perf_counter_ns() < end:
             pass
+        self._block(value)
+
+    def _block(self, value: int) -> None:
         self._wanted[0] = value
         while self.completed < value:
             result = self.fn.WaitSemaphores(self.device, self._wait_info, _WAIT_NANOSECONDS)
@@ -227,21 +299,25 @@ class Stream:
 
     def finish(self) -> None:
         """Submit and wait for all work."""
-        self.flush()
-        if self.completed < self.submitted:
+        if self._waits or self.advance is None:
+            self.flush()
             self.wait(self.submitted)
+        elif self.completed < self.pending_value:
+            self._advance(self.advance, self.pending_value)
+            if self.completed < self.submitted:
+                self._block(self.submitted)
         if self.flight is not None:
             self.flight.clear()
 
     @property
     def pending_value(self) -> int:
         """The timeline value after which no command recorded so far can still run."""
-        return self.submitted + (self.commands is not None)
+        return self.submitted + (self.words[_COMMANDS] != 0)
 
     @property
     def idle(self) -> bool:
         """Whether no command is recorded or running."""
-        return self.commands is None and self.poll() == self.submitted
+        return not self.words[_COMMANDS] and self.poll() == self.submitted
 
     def put_arguments(self, block: bytes) -> int:
         """Copy an argument block to memory that lives until the open command buffer is complete; return its device address."""
@@ -264,7 +340,7 @@ class Stream:
 
         The next command, which uses it, goes into that command buffer: `order` does not submit it before.
         """
-        if self.recorded >= BATCH:
+        if self.words[RECORDED] >= BATCH:
             self.flush()
         self.open()
         if self.slots[self._current].staged + nbytes > STAGING_BYTES:

@@ -11,7 +11,8 @@ import vulkan as vk
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
 from spirograd.runtime.devices.vulkan.api import NULL, check, enumerate_all, ffi, lib, struct
-from spirograd.runtime.devices.vulkan.stream import BATCH
+from spirograd.runtime.devices.vulkan.call_words import BATCH
+from spirograd.runtime.devices.vulkan.stream import RECORDED
 
 if TYPE_CHECKING:
     from spirograd.runtime.devices.vulkan.device import VulkanDevice
@@ -50,7 +51,7 @@ class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
         check(device._fn.CreateQueryPool(device._device, info, NULL, self._pool), "create a query pool")
 
     def _split(self, executable: Executable) -> list[Executable]:
-        parts = [type(executable)(executable.name, (task,)) for task in executable.tasks]
+        parts = [type(executable)(executable.name, (task,), executable.nbytes, []) for task in executable.tasks]
         for part in parts:
             part.text = executable.text
         return parts
@@ -58,13 +59,13 @@ class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
     def _run(self, slot: int, part: Executable, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         device, pool = self.device, self._pool[0]
         stream, fn = device._stream, device._fn
-        if stream.recorded >= BATCH:
+        if stream.words[RECORDED] >= BATCH:
             stream.flush()
-        commands = stream.commands or stream.open()
+        commands = stream.open()
         fn.CmdResetQueryPool(commands, pool, 2 * slot, 2)
         fn.CmdWriteTimestamp(commands, _STAGE, pool, 2 * slot)
         self._launch(part, block, counts)
-        fn.CmdWriteTimestamp(stream.commands or stream.open(), _STAGE, pool, 2 * slot + 1)
+        fn.CmdWriteTimestamp(stream.open(), _STAGE, pool, 2 * slot + 1)
 
     def _marks(self, count: int) -> list[tuple[float, float]]:
         ticks = self._ticks(0, 2 * count)
@@ -92,7 +93,7 @@ class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
 
     def _align(self) -> Alignment:
         device, pool = self.device, self._pool[0]
-        commands = device._stream.commands or device._stream.open()
+        commands = device._stream.open()
         device._fn.CmdResetQueryPool(commands, pool, 2 * _TASKS, 1)
         device._fn.CmdWriteTimestamp(commands, _STAGE, pool, 2 * _TASKS)
         before = perf_counter_ns()

@@ -1,0 +1,29 @@
+"""The memory that Python and the functions of `call_code` share: its layout, in bytes."""
+
+from __future__ import annotations
+
+# A command buffer is submitted after this number of commands, so that the device starts while the host continues to record.
+BATCH = 64
+
+# The words of a stream, by byte offset.
+(
+    COMMANDS,  # The open command buffer, or 0.
+    READY,  # A command buffer that was begun, and becomes the open one; or 0.
+    RECORDED,  # The number of commands in the open one.
+    BOUND,  # The pipeline that is bound in it.
+    FOLLOWING,  # The command buffer after the open one, if it is free; else 0.
+    VALUE,  # The value of the timeline to wait for.
+    POLL,  # How long to poll for it, in nanoseconds.
+    SUBMISSION, BEGIN_INFO, BARRIER, HOST_BARRIER, COUNTER,  # Addresses of structures; of the last value read from the timeline.
+    STAGES, HOST_STAGE, BIND_POINT, SHADER_STAGE,  # Constants of the API.
+    DEVICE, QUEUE, SEMAPHORE, LAYOUT,  # Handles.
+    FLIGHT,  # The address of the words of a `Flight`, or 0.
+    RESULT,  # The VkResult of the call that failed.
+    BEGIN, END, SUBMIT, READ_COUNTER, ORDER, PUSH, BIND, DISPATCH,  # Functions.
+    STREAM_BYTES,
+) = range(0, 8 * 31, 8)  # fmt: skip
+# The words of a prepared launch. ``FAILED``: 1 after a launch that Python has to do.
+STREAM, FAILED, TEXT, NBYTES, BLOCK, TASKS, FIRST_TASK = range(0, 56, 8)
+PIPELINE, GROUPS, TASK_BYTES = range(0, 24, 8)
+# What `finish` returns: 0, or the call that failed.
+ENDING, SUBMITTING, READING = range(1, 4)
