@@ -2,7 +2,7 @@
 
 Times of one candidate differ: other work of the machine and the caches disturb them, hardly ever to shorter times. So candidates take
 turns, in an order that is reversed in each round, since programs may launch a kernel in turn with different data. The shortest times
-decide. More rounds follow if medians, or one half of the rounds, say something else, or if times differ much.
+decide. More rounds follow if lower quartiles, or one half of the rounds, say something else, or if times differ much.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ AHEAD = 2
 ROUNDS, MANY_ROUNDS = 4, 10
 LONG = 10_000_000
 LONGEST_EXTENSION = 4
-# The part of the time of the cost model's code that an alternative must need at most: of the shortest time, while its median is no longer.
+# The part of the time of the cost model's code that an alternative must need at most: of the shortest time, while its lower quartile is
+# no longer.
 BETTER = 0.95
-# The ratio of the median to the shortest time above which times differ much.
+# The ratio of the lower quartile to the shortest time above which times differ much.
 SPREAD = 1.3
 # Candidates that take this many times as long as the best one run no more, by the number of rounds so far. After one round, other work of
 # the machine may be the cause.
 DROPPED = {2: 4.0, 3: 1.5}
 
 
-def median(times: Sequence[int]) -> float:
-    """Return the median. The import of `statistics` would take longer than that of the rest of the tuner."""
-    ordered, middle = sorted(times), len(times) // 2
-    return ordered[middle] if len(times) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def quartile(times: Sequence[int]) -> int:
+    """Return the lower quartile: a quarter of ``times`` are shorter. Up to half of them may be those of other data, or disturbed."""
+    return sorted(times)[len(times) // 4]
 
 
 class Trial(Generic[E]):
@@ -152,24 +152,24 @@ class Trial(Generic[E]):
 
     def _is_faster(self, part: int, name: str) -> bool:
         shorter = self.times[name][part] <= BETTER * self.times[""][part]
-        return shorter and self._median(part, name) <= self._median(part, "")
+        return shorter and self._quartile(part, name) <= self._quartile(part, "")
 
     def _is_decided(self, part: int) -> bool:
-        """Return whether shortest times, medians, and both halves of the rounds agree on the best candidate, whose times differ little."""
+        """Return whether shortest times, quartiles, and both halves of the rounds agree on a candidate, whose times differ little."""
         best = min(self._rivals(part), key=lambda name: self.times[name][part], default="")
         model, other = ([times[part] for times in self.runs[name]] for name in ("", best))
         half = min(len(model), len(other)) // 2
-        ways = ((min, model, other), (median, model, other), (min, model[:half], other[:half]), (min, model[half:], other[half:]))
+        ways = ((min, model, other), (quartile, model, other), (min, model[:half], other[:half]), (min, model[half:], other[half:]))
         verdicts = {of(others) <= BETTER * of(models) for of, models, others in ways}
         return len(verdicts) == 1 and self._is_steady(part)
 
     def _is_steady(self, part: int) -> bool:
         """Return whether times of the best candidate differ little."""
         best = self._best(part)
-        return self._median(part, best) <= SPREAD * self.times[best][part]
+        return self._quartile(part, best) <= SPREAD * self.times[best][part]
 
     def _rivals(self, part: int) -> list[str]:
         return [name for name in self.left if name in self.parts[part]]
 
-    def _median(self, part: int, name: str) -> float:
-        return median([times[part] for times in self.runs[name]])
+    def _quartile(self, part: int, name: str) -> int:
+        return quartile([times[part] for times in self.runs[name]])

@@ -35,7 +35,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trials, "LONGEST_EXTENSION", 1)
     monkeypatch.setattr(trials, "BETTER", 1000)
     monkeypatch.setattr(trials.Trial, "_best", lambda trial, part: trial.parts[part][-1])  # not the code of the cost model
-    monkeypatch.setattr(trials.Trial, "_median", lambda trial, part, name: 0)
+    monkeypatch.setattr(trials.Trial, "_quartile", lambda trial, part, name: 0)
     monkeypatch.setattr(trials, "DROPPED", {})
     start()
 

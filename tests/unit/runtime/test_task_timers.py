@@ -10,7 +10,10 @@ from unit.runtime import gpu_modules
 import spirograd as sg
 from spirograd.base.arguments import Arguments
 from spirograd.base.artifact import TaskInfo
+from spirograd.base.options import GROUP_SIZES
+from spirograd.base.records import replace
 from spirograd.lang import context
+from spirograd.runtime import trials, tuning
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
 from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.profiling import Profile
@@ -152,6 +155,33 @@ def test_combined_executables_keep_their_kernels(session, standin):
     session.sync()
     gc.collect()
     assert array.to_numpy()[0] == 10 and standin.live("modules") == modules
+
+
+def test_launches_choose_by_events(session, standin, monkeypatch):
+    """Two tasks, of which each takes groups of another size from its best candidate; results are those of all launches."""
+    monkeypatch.setattr(trials, "SHORTEST", 0)
+    monkeypatch.setattr(tuning, "worth_of", lambda compilation, alternatives: 0)
+    monkeypatch.setattr(trials.Trial, "_is_faster", lambda trial, part, name: True)
+    monkeypatch.setattr(trials.Trial, "_best", lambda trial, part: trial.parts[part][part])
+    names = ("groups of 64", "groups of 128")
+
+    def candidate(name=""):
+        kernel = gpu_modules.compiled(session.device, "count", "count")
+        size = GROUP_SIZES.get(name, 32)
+        return replace(kernel, key=name, tasks=tuple([replace(task, group_size=size, alternatives=names) for task in kernel.tasks]))
+
+    tuner = tuning.Tuner(session.launcher, "a card", None)
+    plan = session.launcher.prepare(candidate())
+    tuner.tune(plan, candidate, 0)
+    array, launches = sg.ndarray(sg.i32, shape=4), 60
+    for _ in range(launches):
+        plan.launch(Arguments.of([None, 3, 5], [None] * 3, {0: array.allocation}))
+        session.device.synchronize()
+        tuner.wait()
+    assert array.to_numpy()[0] == launches * 2 * 3 * 5
+    assert [launch.group_size for launch in standin.launches[-2:]] == [64, 128]
+    assert [line.split(":")[1].split(";")[0] for line in plan.measured_choices()] == [f" {name} chosen" for name in names]
+    tuner.close()
 
 
 class Marks(QueryTimer):

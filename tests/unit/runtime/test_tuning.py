@@ -122,18 +122,35 @@ def test_the_model_stays_if_others_gain_little(clock: Clock) -> None:
 
 
 def test_a_choice_that_times_do_not_decide_takes_more_rounds(clock: Clock) -> None:
-    plan, tuner = tuned(clock, model=20 * MS, lanes=40 * MS, no_lanes=15 * MS)
+    """If other work slows down the code of the model in the first half of the rounds only."""
+    plan, tuner = tuned(clock, model=60 * MS, lanes=80 * MS, no_lanes=25 * MS)
     plan.run(3)
     tuner.wait()
-    for k in range(12):
-        factor = 3 if k % 2 else 1  # other work slows down each second launch
-        clock.times |= {"model": 20 * MS * factor, "no lanes": 15 * MS * factor}
-        plan.run(1)
+    plan.run(6)
+    clock.times["model"] = 20 * MS
+    plan.run(6)
     assert plan.tuning.chosen((1000,)) is None
-    clock.times |= {"model": 20 * MS, "no lanes": 15 * MS}
-    plan.run(20)
+    plan.run(4 * trials.LONGEST_EXTENSION * trials.ROUNDS)
+    assert plan.tuning.chosen((1000,)) == "model"
+    assert clock.launched[3:].count("no lanes") > trials.ROUNDS
+
+
+def test_quartiles() -> None:
+    assert [trials.quartile(times) for times in ([3], [2, 1], [5, 1, 9, 3], [4, 2, 8, 1, 9, 7, 6, 5, 3])] == [3, 1, 3, 3]
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_kernel_that_is_launched_in_turn_with_other_data(clock: Clock, first: int) -> None:
+    """Each candidate gets both kinds of launches, of which one takes three times as long."""
+    plan, tuner = tuned(clock, model=20 * MS, lanes=60 * MS, no_lanes=16 * MS)
+    plan.run(3)
+    tuner.wait()
+    for k in range(4 * trials.LONGEST_EXTENSION * trials.ROUNDS):
+        factor = first if k % 2 else 4 - first
+        clock.times = {"model": 20 * MS * factor, "lanes": 60 * MS * factor, "no lanes": 16 * MS * factor}
+        plan.run(1)
     assert plan.tuning.chosen((1000,)) == "no lanes"
-    assert clock.launched[3:].count("model") > trials.ROUNDS
+    assert dict(plan.tuning.choices()[0].times)[""] == (20 * MS,)
 
 
 def test_one_short_time_is_not_enough(clock: Clock) -> None:
