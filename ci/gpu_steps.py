@@ -155,6 +155,7 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     if "cuda" in archs:
         made.append(Step("benchmarks-processes", [python, "-m", "benchmarks.many_processes"], 240, True))
         made.append(Step("tiles", [python, "ci/gpu_tiles.py", "--out", str(out / "tiles.md")], 180, True))
+    made.append(Step("choices", [python, "ci/gpu_choices.py", "--archs", *gpus, "--out", str(out / "choices.md")], 300, True))
     # Random whole programs, each back end by itself: those of one process share its compiled kernels.
     for arch in archs:
         fuzz = [python, "-m", "tests.fuzz", "programs", "--on", arch, "--minutes", "3", "--seed", "7", "--out", str(out / f"fuzz-{arch}")]

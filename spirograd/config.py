@@ -35,6 +35,7 @@ class Config:
     float_bounds: str = "error"
     number_format: str = "shortest"
     fast_math: bool = True
+    subnormals: str = "keep"
     fuse_tasks: bool = True
     tune: bool = True
     offline_cache: bool = True
@@ -105,6 +106,7 @@ _CHOICES = {
     "negative_powers": ("truncate", "ignore_sign"),
     "number_format": ("shortest", "fixed"),
     "overflow": ("error", "warn"),
+    "subnormals": ("keep", "flush"),
 }
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 

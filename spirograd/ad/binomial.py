@@ -29,7 +29,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the checkpoints that the reverse makes: at most ``count``, whose logs take at most ``nbytes``; None for no limit.
+    """Limits of the checkpoints that the reverse makes: their number ``count``, and the bytes ``nbytes`` of their logs; None: unlimited.
 
     The log of a checkpoint takes no more than ``state``, and no more than ``step`` for each step from there to the next checkpoint.
     """
@@ -40,7 +40,7 @@ class Limits:
     step: int = 0
 
     def log(self, steps: int) -> int:
-        """Return the most bytes of a log of ``steps`` steps."""
+        """Return an upper bound of the bytes of a log of ``steps`` steps."""
         return min(self.state, steps * self.step)
 
     def left(self, kept: int, taken: int, steps: int) -> int:

@@ -342,7 +342,7 @@ def _delete(path: Path, worker: ThreadPoolExecutor) -> None:
 
 @dataclass(slots=True)
 class _Used:
-    """Of a level: bytes at most at a time; copies that came to it, and their bytes."""
+    """The use of a level: the peak of its bytes, the number of copies that were moved to it, and their bytes."""
 
     peak: int = 0
     copies: int = 0
@@ -350,7 +350,7 @@ class _Used:
 
 
 class CopyLevels:
-    """Where the copies of a tape lie: on the device, in ``memory``, on the host, in files. ``used``: of each level but the first."""
+    """The levels that hold copies of a tape: the device (``memory``), the host, files. ``used``: the use of each level but the first."""
 
     def __init__(self, limits: LevelLimits, memory: CopyMemory) -> None:
         self.limits = limits

@@ -155,7 +155,7 @@ _DIVISION, _DIVERGENT_DIVISION = 16, 64
 # The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
 # A body without loops: LLVM vectorises it unless there are branches with effects, or around loads, which few lanes may take.
-_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
+_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 6000
 # The least trips of loops that LLVM does not unroll. It vectorises the code around unrolled loops.
 _SHORTEST = 12
 # The least trips of a serial loop that LLVM vectorises better than the parallel one around it.

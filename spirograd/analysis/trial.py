@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -74,6 +73,11 @@ def plain_block(kernel: Kernel) -> ArgBlock:
     return ArgBlock(slots, f"<{8 * len(slots)}s", 8 * len(slots))
 
 
+def _array(argument: Array | float) -> Array:
+    assert isinstance(argument, np.ndarray), argument
+    return argument
+
+
 def _scalar_bytes(value: object, dtype: DType) -> bytes:
     return bytes(np.asarray(value).astype(storage(dtype).np).tobytes())
 
@@ -82,7 +86,7 @@ class _Packing:
     """The memory of one run, and the contents of its argument block."""
 
     def __init__(
-        self, kernel: Kernel, args: Sequence[Any], trees: Mapping[int, Array], grads: Mapping[tuple[int, str], Array], seed: int
+        self, kernel: Kernel, args: Sequence[Array | float], trees: Mapping[int, Array], grads: Mapping[tuple[int, str], Array], seed: int
     ) -> None:
         self.kernel, self.args, self.trees, self.grads, self.seed = kernel, args, trees, grads, seed
         self.memory = HostMemory()
@@ -102,10 +106,10 @@ class _Packing:
         if slot.kind == "tree":
             return struct.pack("<Q", self.memory.add(self.trees[slot.index]))
         if slot.kind == "array":
-            array = self.args[slot.index] if slot.role == "primal" else self.grads.get((slot.index, slot.role))
+            array = _array(self.args[slot.index]) if slot.role == "primal" else self.grads.get((slot.index, slot.role))
             return struct.pack("<Q", 0 if array is None else self.memory.add(array))
         if slot.kind == "shape":
-            return struct.pack("<i", self.args[slot.index].shape[slot.axis])
+            return struct.pack("<i", _array(self.args[slot.index]).shape[slot.axis])
         if slot.kind == "scalar":
             argument = self.kernel.args[slot.index]
             return _scalar_bytes(self.args[slot.index], slot.dtype or argument.dtype)
@@ -142,7 +146,7 @@ def _prints(
 
 def run(
     kernel: Kernel,
-    args: Sequence[Any] = (),
+    args: Sequence[Array | float] = (),
     trees: Mapping[int, Array] | None = None,
     *,
     grads: Mapping[tuple[int, str], Array] | None = None,
@@ -162,9 +166,10 @@ def run(
     Raises ValueError if an array does not fit.
     """
     origin = source or kernel
-    for argument, value in zip(origin.args, args):
+    for argument, given in zip(origin.args, args):
         if not isinstance(argument, ArrayArg):
             continue
+        value = _array(given)
         axes = argument.ndim + len(argument.element_shape)
         if value.dtype not in (argument.dtype.np, storage(argument.dtype).np) or value.ndim != axes:
             raise ValueError(f"array {argument.name} is {value.dtype} with {value.ndim} axes, which does not fit {argument}")

@@ -15,7 +15,9 @@ from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
 # Invocations of a workgroup whose subgroups run groups of their own.
-_TOGETHER = 128
+TOGETHER = 128
+# Workgroups of fewer invocations leave half of a multiprocessor of NVIDIA's empty, which holds 32 of them, and 2,048 invocations.
+_HALF_FULL = 64
 _IN_GROUPS = ops.TILES | {ops.workgroup_barrier}
 # Operations of a body of which an invocation runs several iterations at a time. Longer bodies would take too many registers. H200, 128M
 # f32: a sine, an exponential and a logarithm (70 operations) take 0.60 ms one by one, 0.38 ms four at a time.
@@ -41,13 +43,18 @@ def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     return max(1, min(task.attr.group_size or options.group_size or _DEFAULT, caps.max_group_size))
 
 
+def is_half_full(size: int, caps: Capabilities) -> bool:
+    """Return whether workgroups of ``size``, which the program says (0: it says none), leave half of a GPU idle."""
+    return 0 < size < _HALF_FULL and not caps.cpu_driver
+
+
 def groups_together(task: Op, size: int, caps: Capabilities) -> int:
     """Return how many groups of ``size`` of a grouped task share a workgroup: several if each is a subgroup that uses neither shared memory
     nor barriers of the group, since a multiprocessor holds more workgroups of 128 than a quarter as many of 32 (32 each on NVIDIA)."""
     alone = not caps.target.subgroups_in_order or not caps.subgroup_read or size != caps.subgroup_size
     if alone or any(op.code in _IN_GROUPS or isinstance(ref_of(op), SharedRef) for op in task.regions[1].walk()):
         return 1
-    return max(1, min(_TOGETHER, caps.max_group_size) // size)
+    return max(1, min(TOGETHER, caps.max_group_size) // size)
 
 
 def group_alternatives(task: Op, caps: Capabilities, few: int) -> tuple[str, ...]:

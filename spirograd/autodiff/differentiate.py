@@ -104,8 +104,7 @@ def _saving(
     while True:
         saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
         buffers = {buffer.ref.arg for buffer in saved.buffers}
-        # Saved-value buffers have no gradient, but derivatives do not end there: they continue to the memory that the buffers were filled
-        # from.
+        # Saved-value buffers have no gradient, but derivatives continue to the memory from which they were filled.
         ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
         inner = _with_buffers(shadow, buffers, lambda buffer: None)
         *reverse, left = _reversed(saved.replaying, inner, ctx)

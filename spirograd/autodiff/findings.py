@@ -85,7 +85,7 @@ def _computes(op: Op) -> bool:
 def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
     """Raise SpirogradUnsupportedError for values that a gradient kernel needs and that the primal cannot save as it runs.
 
-    ``saved``: whether everything that can be saved was.
+    ``saved``: whether all values that can be saved have been saved.
     """
     for conflict in lost:
         if conflict.savable and not saved:

@@ -79,7 +79,7 @@ def _refuse_changed(kernel: Kernel) -> None:
 
 
 class _Forward:
-    """An emitter of the primal with tangents. ``env``: primal value -> its present value; ``tangents``: primal value -> its tangent, if
+    """An emitter of the primal with tangents. ``env``: primal value -> its current value; ``tangents``: primal value -> its tangent, if
     any."""
 
     def __init__(self, kernel: Kernel, shadow: ShadowOf, activity: Activity) -> None:
@@ -152,7 +152,7 @@ class _Forward:
                 self.tangents[op] = tangent
 
     def structure(self, op: Op) -> None:
-        """Emit an operation on vectors, or a choice. The tangent takes the same operation as the value."""
+        """Emit an operation on vectors, or a selection. The tangent is computed by the same operation as the value."""
         self.clone(op)
         moved = op.args[:1] if op.code is ops.extract else (op.args[0], op.args[2]) if op.code is ops.insert else op.args
         moved = op.args[1:] if op.code is ops.select else moved
@@ -252,7 +252,7 @@ class _Forward:
             self.winners(op, sites, written)
 
     def carry(self, op: Op) -> None:
-        """Emit a loop, with the tangents of loop-carried values behind them."""
+        """Emit a loop that also carries the tangents of loop-carried values, after these values."""
         assert isinstance(op.type, tuple)
         wanted = self.wanted[op]
         initial = op.args[FIXED[op.code] :]
@@ -266,7 +266,7 @@ class _Forward:
         self.finish(op, Op(op.code, (*op.type, *[op.type[k] for k in wanted]), args, attr, regions, op.loc))
 
     def region(self, region: Region, carried: Sequence[Op], wanted: Sequence[int], yields: bool = True) -> Region:
-        """Return a copy of ``region`` that takes (and yields) the ``wanted`` tangents of its loop-carried values behind its other
+        """Return a copy of ``region`` that takes (and yields) the ``wanted`` tangents of its loop-carried values after its other
         parameters."""
         b = self.b
         behind = [carried[k] for k in wanted] if carried else []
@@ -353,7 +353,7 @@ class _Winners(_Forward):
 
 
 def _memory(ref: Ref) -> object:
-    """Return a key that two references to the same memory have in common."""
+    """Return a key that is equal for references to the same memory."""
     if isinstance(ref, FieldRef):
         return ("field", ref.key, ref.role)
     return ("array", ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref

@@ -24,7 +24,7 @@ def inactive_reads(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tupl
 
 
 def broken_chain(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, Mention] | None:
-    """Return the first inactive read of memory that an inactive write of the same launch wrote before, as (writing, reading), or None."""
+    """Return the first inactive read of memory that an inactive write wrote before in the same launch, as (writing, reading), or None."""
     writes, reads = _writes_inactive(activity, shadow), _reads_inactive(activity, shadow)
     written: list[tuple[Op, tuple[Op, ...]]] = []
     read: list[tuple[int, Op, tuple[Op, ...]]] = []  # with the number of writes before it

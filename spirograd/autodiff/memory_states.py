@@ -82,7 +82,7 @@ class _WithoutStates(Rewriter):
 
 
 def _repeated(primal: Kernel, gradient: Kernel, read: Callable[[Ref], bool]) -> list[Op]:
-    """Return the accesses of ``primal``, in order, that loads of ``gradient`` from memory that ``read`` accepts repeat."""
+    """Return the accesses of ``primal``, in order, that are repeated by loads of ``gradient`` from memory that ``read`` accepts."""
     wanted = {op.primal for op in gradient.walk() if op.code is ops.load and read(op.attr)}
     return [op for op in primal.walk() if op in wanted]
 

@@ -152,7 +152,7 @@ class _Nests(Rewriter):
 
 
 def _extended(region: Region, param: Op, end: Region) -> Region:
-    """Return ``region`` with one more parameter and another end."""
+    """Return ``region`` with an additional parameter and another terminator."""
     return Region((*region.params, param), (*region.ops[:-1], *end.ops))
 
 

@@ -123,7 +123,7 @@ class _Demand:
 
 
 def outer_key(ref: Outer) -> tuple[str, int]:
-    """Return a key that references to one field or argument have in common."""
+    """Return a key that is equal for references to one field or argument."""
     return ("field", ref.key) if isinstance(ref, FieldRef) else ("array", ref.arg)
 
 

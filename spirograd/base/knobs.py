@@ -38,7 +38,7 @@ KNOBS: dict[str, Knob] = {
     "SG_CACHE_KEY": Knob("", "Key of the offline cache, 16 characters or more, where users or machines share it; by default the user's."),
     "SG_OFFLINE_CACHE": Knob("1", "0: switch the offline cache off."),
     "SG_NUM_THREADS": Knob("", "Number of threads of the CPU back end."),
-    "SG_CHECK_TAPES": Knob("", "1: tapes check that the reverse pass reads the memory that it needs, as with `init(debug=True)`."),
+    "SG_CHECK_TAPES": Knob("", "1: tapes check that the reverse pass reads the memory that it needs."),
     "SG_DEBUG_ADSTACK": Knob("", "1: report on stderr, for each launch of a gradient, how it uses the memory of adstacks."),
     "QD_DEBUG_ADSTACK": Knob("", "The name of SG_DEBUG_ADSTACK in Quadrants."),
     "SG_KERNEL_COVERAGE": Knob("", "1: write which lines of kernels ran, for coverage.py; 0: do not; by default where it measures."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from spirograd.lang import context
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from spirograd.base.arrays import Array
 
 _INTERNAL = "an internal object of the family without a counterpart here"
 
@@ -198,10 +200,11 @@ def adaptive_arch_select(arch: str | Sequence[str] | None, enable_fallback: bool
     return next((name for name in wanted if is_arch_supported(name)), api.cpu)
 
 
-def rgb_to_hex(color: Iterable[ArrayLike]) -> Any:
+def rgb_to_hex(color: Iterable[ArrayLike]) -> Array | np.int32:
     """Return the colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
     red, green, blue = (np.clip(np.asarray(c) * 255, 0, 255).astype(np.int32) for c in color)
-    return (red << 16) + (green << 8) + blue
+    packed: Array | np.int32 = (red << 16) + (green << 8) + blue
+    return packed
 
 
 def hex_to_rgb(color: int) -> tuple[float, float, float]:

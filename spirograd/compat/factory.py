@@ -9,7 +9,7 @@ from types import ModuleType
 
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
-from spirograd.compat import log_functions, member_tables, wording
+from spirograd.compat import environment, log_functions, member_tables, wording
 
 
 class FamilyModule(ModuleType):
@@ -69,10 +69,12 @@ def _prefixed(names: member_tables.Names, prefix: str) -> member_tables.Names:
 def _init_of(prefix: str) -> object:
     """Return `init` for the member with this prefix: its errors have the member's words."""
 
+    alias = wording.ALIASES[prefix]
+
     @functools.wraps(member_tables.init)
     def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
         try:
-            member_tables.init(arch, **options)
+            member_tables.init(environment.arch_from(alias, arch), **environment.options_from(alias, options), **options)
         finally:
             wording.translate_errors(prefix)
 

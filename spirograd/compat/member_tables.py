@@ -61,14 +61,15 @@ _DEFAULT_STREAM = 0
 def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
     gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed; integers to negative powers are
-    those to the positive ones; floats as bounds of `range` are cast, with a warning; numbers are shown with six digits behind the point.
-    On CUDA and AMD's GPUs, all work goes to the driver's default stream."""
+    those to the positive ones; floats as bounds of `range` are cast, with a warning; numbers are shown with six digits behind the point;
+    subnormal floats are zeros on the CPU. On CUDA and AMD's GPUs, all work goes to the driver's default stream."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
     options.setdefault("overflow", "warn")
     options.setdefault("negative_powers", "ignore_sign")
     options.setdefault("float_bounds", "cast")
     options.setdefault("number_format", "fixed")
+    options.setdefault("subnormals", "flush")
     api.init(arch, **options)
     sharing = context.session().sharing
     if sharing is not None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from spirograd.base import errors
 
-_ALIASES = {"Taichi": "ti", "Quadrants": "qd"}
+# The names under which programs import the members.
+ALIASES = {"Taichi": "ti", "Quadrants": "qd"}
 _NODES = {"del": "Delete", "class": "ClassDef"}  # classes of Python's syntax trees, where they are not the capitalized keyword
 
 # What a row can make of a group of its pattern, as in `{a:shape}`.
@@ -184,7 +185,7 @@ def words_of(text: str, library: str) -> str | None:
     for pattern, words in _TABLE:
         found = pattern.search(text)
         if found is not None:
-            return _Words().format(words, library=library, alias=_ALIASES[library], **found.groupdict())
+            return _Words().format(words, library=library, alias=ALIASES[library], **found.groupdict())
     return None
 
 

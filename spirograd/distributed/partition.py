@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from spirograd.lang.data.ndarray import BufferView, Ndarray, ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.field import MemberField
 
 
 class Partition(NearNames):
@@ -91,7 +94,7 @@ class Partition(NearNames):
 
     # --- memory ----------------------------------------------------------------------------------------------------------------
 
-    def field(self, dtype: object, needs_grad: bool = False, name: str = "") -> Any:
+    def field(self, dtype: object, needs_grad: bool = False, name: str = "") -> MemberField:
         """Return a field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those
         of the domain: the block has those in `owned`, and the halo those before and after it, also at the ends of the domain. All processes
         must make fields and ndarrays of partitions in the same order, which identifies them."""

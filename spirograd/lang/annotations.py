@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from spirograd.lang.data.tensor import TensorOptions
 
 
+def _type_until_use(dtype: object) -> object:
+    """Return a dtype, or Python's int or float, which mean the default types of the session: annotations exist before `init`."""
+    return dtype if dtype is int or dtype is float else arithmetic.as_dtype(dtype)
+
+
 class MatrixType(AggregateType):
     """The type of n x m matrices of ``dtype``; `VectorType` is that of vectors. Calling it makes a value.
 
@@ -48,9 +53,7 @@ class MatrixType(AggregateType):
             if not isinstance(extent, (int, np.integer)) or extent < 1:
                 raise type_error(f"the extents of a vector or matrix type are positive integers, got {extent!r}")
         self.shape: tuple[int, ...] = tuple(map(int, shape))
-        # Python's int and float mean the default types, which are known at use: `math.vec3` exists before `init`.
-        kept = dtype is None or (dtype in (int, float) and not isinstance(dtype, (DType, np.dtype)))
-        self._dtype = dtype if kept else arithmetic.as_dtype(dtype)
+        self._dtype = None if dtype is None else _type_until_use(dtype)
 
     @property
     def dtype(self) -> DType:
@@ -153,9 +156,9 @@ class MatrixType(AggregateType):
         """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
-    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
-        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
-        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
+    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False, *, fill: object = None) -> ndarrays.Ndarray:
+        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual``, ``fill`` are the options of `ndarray`."""
+        return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual, fill=fill)
 
     def tensor(self, shape: object, **options: Unpack[TensorOptions]) -> tensors.MatrixTensor:
         """Make a tensor of this type; the options are those of `tensor`."""
@@ -311,7 +314,7 @@ class NdarrayType(NearNames):
     "unsafe" or "clamp". Raises SpirogradTypeError for contradictions.
     """
 
-    __slots__ = ("boundary", "dtype", "element_dim", "element_shape", "ndim", "needs_grad")
+    __slots__ = ("_dtype", "boundary", "element_dim", "element_shape", "ndim", "needs_grad")
 
     def __init__(
         self,
@@ -333,18 +336,25 @@ class NdarrayType(NearNames):
         self.needs_grad = needs_grad
         self.boundary = boundary
         self.element_shape: tuple[int, ...] | None = None if element_shape is None else tuple(element_shape)
-        self.dtype: DType | None = None
+        self._dtype: object = dtype
         if isinstance(dtype, MatrixType):
-            self.dtype, self.element_shape = dtype.entry_dtype, dtype.shape
+            self.element_shape = dtype.shape
         elif isinstance(dtype, UnsizedType):
-            self.dtype, element_dim = dtype.entry_dtype, dtype.ndim
+            element_dim = dtype.ndim
         elif dtype is not None:
-            self.dtype = arithmetic.as_dtype(dtype)
+            self._dtype = _type_until_use(dtype)
             if element_shape is None and not element_dim:
                 self.element_shape = ()
         if element_dim is not None and self.element_shape is not None and len(self.element_shape) != element_dim:
             raise type_error(f"`element_dim` is {element_dim}, but the elements have shape {self.element_shape}")
         self.element_dim = element_dim if self.element_shape is None else len(self.element_shape)
+
+    @property
+    def dtype(self) -> DType | None:
+        """The type of the entries of elements; None if it is unspecified."""
+        if isinstance(self._dtype, DType) or self._dtype is None:
+            return self._dtype
+        return self._dtype.entry_dtype if isinstance(self._dtype, (MatrixType, UnsizedType)) else arithmetic.as_dtype(self._dtype)
 
     def __class_getitem__(cls, item: object) -> NdarrayType:
         parts = item if isinstance(item, tuple) else (item,)
@@ -460,10 +470,15 @@ sparse_matrix_builder = TripletsType
 class Reference:
     """Annotation of an argument of a `real_func` that stands for a variable of the caller, or an element of memory: ``ref(dtype)``."""
 
-    __slots__ = ("dtype",)
+    __slots__ = ("_dtype",)
 
     def __init__(self, dtype: object) -> None:
-        self.dtype = arithmetic.as_dtype(dtype)
+        self._dtype = _type_until_use(dtype)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the variable or element."""
+        return arithmetic.as_dtype(self._dtype)
 
     def __repr__(self) -> str:
         return f"ref({self.dtype})"

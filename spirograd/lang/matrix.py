@@ -526,10 +526,10 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @classmethod
     def ndarray(
-        cls, n: int, m: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False
+        cls, n: int, m: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False, *, fill: object = None
     ) -> ndarrays.MatrixNdarray:
-        """Return an array of n x m matrices; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
-        return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
+        """Return an array of n x m matrices; ``shape``, ``needs_grad``, ``needs_dual``, ``fill``: as of `ndarray`."""
+        return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual, fill=fill)
 
     @classmethod
     def tensor(cls, n: int, m: int, dtype: object, shape: object, **options: Unpack[tensors.TensorOptions]) -> tensors.MatrixTensor:
@@ -554,9 +554,11 @@ class Vector(Matrix):
         return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
-    def ndarray(cls, n: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
-        """Return an array of vectors of n; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
-        return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
+    def ndarray(  # type: ignore[override]
+        cls, n: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False, *, fill: object = None
+    ) -> ndarrays.MatrixNdarray:
+        """Return an array of vectors of n; ``shape``, ``needs_grad``, ``needs_dual``, ``fill``: as of `ndarray`."""
+        return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual, fill=fill)
 
     @classmethod
     def tensor(cls, n: int, dtype: object, shape: object, **options: Unpack[tensors.TensorOptions]) -> tensors.MatrixTensor:  # type: ignore[override]

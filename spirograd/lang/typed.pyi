@@ -149,11 +149,14 @@ def field(
     offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
+    *,
+    fill: object = None,
 ) -> ScalarField:
     """A field of scalars, or of the elements of a vector, matrix or struct type.
 
     ``shape``: extents of the index space; without it the field must be placed by hand. ``order``: the axes from slowest to fastest in
-    memory, as ``"ji"``. ``offset``: the smallest index of each axis. Raises SpirogradRuntimeError for bad shapes and orders.
+    memory, as ``"ji"``. ``offset``: the smallest index of each axis. ``fill``: what all elements are at first. Raises SpirogradRuntimeError
+    for bad shapes and orders.
     """
 
 @overload
@@ -165,6 +168,8 @@ def field(
     offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
+    *,
+    fill: object = None,
 ) -> MatrixField: ...
 @overload
 def field(
@@ -175,6 +180,8 @@ def field(
     offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
+    *,
+    fill: object = None,
 ) -> StructField: ...
 
 # --- kernels and functions ---

@@ -21,6 +21,10 @@ MAIN_STACK = "sg_main_stack"
 # Bytes beyond that limit for a recursive function and its callees that are not recursive, and the same on GPUs.
 STACK_RESERVE = 128 << 10
 GPU_STACK_RESERVE = 2 << 10
+# The alignment of each allocation on the CPU, in bytes.
+ALIGNMENT = 256
+# Readable bytes that follow each allocation on the CPU, whatever its size.
+GUARD_BYTES = 1 << 12
 # `void sg_worker_main(ptr pool)`: the body of a worker thread; returns after `sg_pool_stop`.
 WORKER_MAIN = "sg_worker_main"
 # `void sg_pool_stop(ptr pool)`: stops the workers.

@@ -15,7 +15,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import bound_range, loops_of
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
-from spirograd.llvmgen import abi, half
+from spirograd.llvmgen import abi, float_mode, half
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
@@ -115,13 +115,14 @@ def optimisation_need(kernel: Kernel) -> int:
 
     If all its parallel loops are vector loops, level 1 gives the same code as level 3. If the rest of its code runs once, level 0 suffices:
     without other loops, passes over IR that was simplified before cost much and gain nothing. Exceptions are vector loops that load an
-    invariant address in each iteration, or that take every n-th element of loaded vectors: those share masks.
+    invariant address in each iteration, that take every n-th element of loaded vectors, which share masks, or that list iterations, for
+    which scalar code is around.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "chunks"]
     if not tasks or any(op.attr.grouped or any(loops_of(op, op.regions[1])) for op in tasks):
         return 3
     bodies = [op.regions[0] for task in tasks for op in task.regions[1].walk() if _is_vector_loop(op)]
-    if any(op.attr.chunks.unit > 1 for op in tasks) or any(_rereads(body) or _loads_parts(body) for body in bodies):
+    if any(op.attr.chunks.unit > 1 for op in tasks) or any(map(_needs_passes, bodies)):
         return 1
     once = [op for task in kernel.body.ops[:-1] for op in _runs_once(task)]
     return 1 if any(op.code in (ops.for_, ops.while_) for op in once) or any(len(op.regions) > 2 for op in tasks) else 0
@@ -137,6 +138,10 @@ def _runs_once(task: Op) -> Iterator[Op]:
         return task.regions[0].walk()
     outside = [op for op in task.regions[1].ops if not any(map(_is_vector_loop, (op, *[o for r in op.regions for o in r.walk()])))]
     return chain(task.regions[0].walk(), outside, *[region.walk() for op in outside for region in op.regions])
+
+
+def _needs_passes(body: Region) -> bool:
+    return ops.store_compressed in body.codes or _rereads(body) or _loads_parts(body)
 
 
 def _rereads(body: Region) -> bool:
@@ -158,8 +163,16 @@ def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
             raise ValueError(f"{kernel.name}: {slot} is not in the argument block")
 
 
-def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) -> str:
-    return f"define {linkage}void @{name}({params}) nounwind {{\n{emitter.body_text()}\n  ret void\n}}\n"
+def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter, attributes: str = "nounwind") -> str:
+    return f"define {linkage}void @{name}({params}) {attributes} {{\n{emitter.body_text()}\n  ret void\n}}\n"
+
+
+def _task(module: ModuleText, task: Op, name: str, linkage: str, params: str, emitter: FunctionEmitter) -> str:
+    """Return the function of ``task``; if it flushes subnormal floats, with the function that calls it."""
+    if not (module.options.flush_subnormals and float_mode.supported(module.caps) and float_mode.computes_floats(task)):
+        return _function(name, linkage, params, emitter)
+    inner = _function(f"{name}.flushed", "internal ", params, emitter, "noinline nounwind")
+    return inner + float_mode.flushing(module, name, linkage, params)
 
 
 def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
@@ -167,7 +180,7 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
     emitter.function = name
     emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
-    return _function(name, linkage, BLOCK_PARAMETER, emitter)
+    return _task(module, op, name, linkage, BLOCK_PARAMETER, emitter)
 
 
 def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: str) -> str:
@@ -179,7 +192,7 @@ def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: 
     emitter.bind(body.params, ["%begin", "%end"])
     emitter.ranges.update(dict.fromkeys(body.params, bound_range(task)))
     emitter.region(body)
-    return _function(name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
+    return _task(module, task, name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:

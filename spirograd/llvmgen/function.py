@@ -62,7 +62,6 @@ class FunctionEmitter:
     """
 
     buffer_pointer = "ptr"  # the type of pointers into buffers
-    pointer_metadata = ""  # their properties, as metadata
     atomic_scope = ""  # the threads between which atomics are atomic: ' syncscope("...")', or all of them
     atomic_metadata = ""  # properties of the memory of atomics
 
@@ -199,9 +198,18 @@ class FunctionEmitter:
                 return name
             if [offset for offset, _ in self._slots].count(slot.offset) == 1:
                 self.entry.append(f"  %at{slot.offset} = getelementptr inbounds i8, ptr %block, i64 {slot.offset}")
-            known = self.pointer_metadata if slot.is_buffer else ""
+            known = self.pointer_properties(slot) if slot.is_buffer else ""
             self.entry.append(f"  {name} = load {type_text}, ptr %at{slot.offset}, align {size}, !invariant.load !0, !noundef !0{known}")
         return self._slots[key]
+
+    def pointer_properties(self, slot: Slot) -> str:
+        """Return what is known of the pointer to a buffer, as metadata.
+
+        Fields are in allocations of the device, so a load near their begin cannot fault: LLVM moves it out of a branch, and out of a loop
+        over iterations that read the same element. Without this, its vectors gather that element for each lane."""
+        if slot.kind != "tree":
+            return ""
+        return f", !align {self.module.bytes_node(abi.ALIGNMENT)}, !dereferenceable {self.module.bytes_node(abi.GUARD_BYTES)}"
 
     def stack_limit(self, name: str) -> list[str]:
         """Return the lines of the entry block of a task that set ``name`` to `STACK_LIMIT`."""

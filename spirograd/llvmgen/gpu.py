@@ -122,12 +122,14 @@ class GpuEmitter(FunctionEmitter):
         self.wave = module.caps.subgroup_size
         self.atomic_scope = dialect.scope
         self.atomic_metadata = dialect.atomic_metadata
-        self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.members = ""
         self.votes: dict[Region, Votes] = {}
         self.exchanges = False
         self.residues = Residues()
         self.claims: dict[BufferRef, str] = {}  # counter -> the variable with the claim of the invocation
+
+    def pointer_properties(self, slot: Slot) -> str:
+        return f", !align {self.module.bytes_node(BUFFER_ALIGNMENT)}"
 
     def stack_limit(self, name: str) -> list[str]:
         """Return the lines for a task. Its stack begins here and has `GPU_STACK` bytes, which the device was configured for."""

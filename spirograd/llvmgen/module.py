@@ -158,8 +158,8 @@ class ModuleText:
         self.names.add(chosen)
         return chosen
 
-    def alignment(self, nbytes: int) -> str:
-        """Return a reference to the metadata node for an alignment."""
+    def bytes_node(self, nbytes: int) -> str:
+        """Return a reference to the metadata node for an alignment or another number of bytes."""
         text = f"!{{i64 {nbytes}}}"
         return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
 

@@ -2,14 +2,13 @@
 
 Times of one candidate differ: other work of the machine and the caches disturb them, hardly ever to shorter times. So candidates take
 turns, in an order that is reversed in each round, since programs may launch a kernel in turn with different data. The shortest times
-decide, and medians must not contradict. If they do, or if times differ much, more rounds follow.
+decide. More rounds follow if medians, or one half of the rounds, say something else, or if times differ much.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from statistics import median
 from typing import Generic, TypeVar
 
 from spirograd.base.device import Measurement
@@ -26,7 +25,7 @@ FEW, EVERY = 6, 16
 AHEAD = 2
 # How often each candidate runs, if launches take LONG or more, and otherwise; and how many times as often at most, if that does not decide.
 ROUNDS, MANY_ROUNDS = 4, 10
-LONG = 1_000_000
+LONG = 10_000_000
 LONGEST_EXTENSION = 4
 # The part of the time of the cost model's code that an alternative must need at most: of the shortest time, while its median is no longer.
 BETTER = 0.95
@@ -35,6 +34,12 @@ SPREAD = 1.3
 # Candidates that take this many times as long as the best one run no more, by the number of rounds so far. After one round, other work of
 # the machine may be the cause.
 DROPPED = {2: 4.0, 3: 1.5}
+
+
+def median(times: Sequence[int]) -> float:
+    """Return the median. The import of `statistics` would take longer than that of the rest of the tuner."""
+    ordered, middle = sorted(times), len(times) // 2
+    return ordered[middle] if len(times) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 class Trial(Generic[E]):
@@ -150,10 +155,13 @@ class Trial(Generic[E]):
         return shorter and self._median(part, name) <= self._median(part, "")
 
     def _is_decided(self, part: int) -> bool:
-        """Return whether shortest times and medians agree on the best candidate, and do not differ much."""
+        """Return whether shortest times, medians, and both halves of the rounds agree on the best candidate, whose times differ little."""
         best = min(self._rivals(part), key=lambda name: self.times[name][part], default="")
-        shorter = self.times[best][part] <= BETTER * self.times[""][part]
-        return shorter == (self._median(part, best) <= BETTER * self._median(part, "")) and self._is_steady(part)
+        model, other = ([times[part] for times in self.runs[name]] for name in ("", best))
+        half = min(len(model), len(other)) // 2
+        ways = ((min, model, other), (median, model, other), (min, model[:half], other[:half]), (min, model[half:], other[half:]))
+        verdicts = {of(others) <= BETTER * of(models) for of, models, others in ways}
+        return len(verdicts) == 1 and self._is_steady(part)
 
     def _is_steady(self, part: int) -> bool:
         """Return whether times of the best candidate differ little."""

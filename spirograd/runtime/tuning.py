@@ -205,7 +205,6 @@ class Tuning:
 
     def compile_candidates(self) -> None:
         """Compile and load the alternatives that are wanted, and begin to measure them. For the thread of the tuner."""
-        launcher = self._tuner.launcher
         for name in sorted(self._requested - set(self._candidates)):
             if self._tuner.closed:
                 return
@@ -214,8 +213,10 @@ class Tuning:
                 assert self._compile is not None
                 compiled = self._compile(name)
                 if _is_exchangeable(compiled, self.compiled):
-                    executable = launcher.device.load(compiled)
+                    executable = self._tuner.load(compiled)
             except Exception:
+                if self._tuner.closed:
+                    return
                 logger.warning(
                     "kernel %s: the alternative %r cannot be compiled and is not measured", self.compiled.name, name, exc_info=True
                 )
@@ -294,6 +295,7 @@ class Tuner:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._busy = False
+        self._loading = threading.Lock()  # Held while the device loads a candidate: it must not be closed meanwhile.
 
     def tune(self, plan: LaunchPlan, compile: Callable[[str], CompiledKernel], compilation: int) -> None:
         """Have launches of ``plan`` choose between the alternatives of its kernel. ``compile``: see `Tuning`; ``compilation``: the time
@@ -304,6 +306,13 @@ class Tuner:
             tuning.recall(decoded(kept))
         self.tunings.add(tuning)
         plan.tune(tuning)
+
+    def load(self, compiled: CompiledKernel) -> object:
+        """Load a candidate. Raises SpirogradRuntimeError if the device is closed, or about to be."""
+        with self._loading:
+            if self.closed:
+                raise SpirogradRuntimeError("the session has ended")
+            return self.launcher.device.load(compiled)
 
     def remember(self, tuning: Tuning) -> None:
         """Keep the choices of ``tuning`` for later processes."""
@@ -333,9 +342,10 @@ class Tuner:
             self._changed.wait_for(lambda: self.closed or not (self._waiting or self._busy))
 
     def close(self) -> None:
-        """Measure nothing more, and have the thread end after the kernel that it compiles. Does not wait for it."""
-        with self._changed:
-            self.closed = True
+        """Measure nothing more, and have the thread end after the kernel that it compiles. Waits until the device has loaded that, if it
+        does, but not until it is compiled."""
+        self.closed = True
+        with self._loading, self._changed:
             self._waiting.clear()
             self._changed.notify_all()
         atexit.unregister(self.stopwatch.close)

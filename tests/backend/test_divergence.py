@@ -466,4 +466,4 @@ def test_entries_of_vectors_at_the_end_of_memory() -> None:
     for _ in range(25):
         want = want * np.float32(0.5) + x * want[:, :1]
     np.testing.assert_allclose(y, np.where(np.arange(n) % 3 == 1, -1, want[:, 1]), rtol=1e-5)
-    assert "llvm.masked.load.v8f32" in run.llvm()
+    assert any(f"llvm.masked.load.v{n}f32" in run.llvm() for n in (8, 16))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.analysis.loop_costs import has_masks
 
 # Each case runs on one of Vulkan and wgpu, which cut nothing; the interpreter, which cuts nothing either, takes long.
 pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.archs("cpu", "vulkan", "wgpu")]
@@ -237,3 +238,29 @@ def test_the_gradient(session) -> None:
             v, d = v * 0.5 + 0.3 * root, d * (0.5 + 0.3 * v / root)
     np.testing.assert_allclose(y.to_numpy(), v, rtol=1e-4)
     np.testing.assert_allclose(x.grad.to_numpy(), d, rtol=1e-3, atol=1e-12)
+
+
+def test_products_with_large_matrices_run_in_lanes(session) -> None:
+    """Where a condition keeps LLVM from vectorising. Iterations read vectors, whose elements are gathered."""
+    n, size = 100, 19
+    rng = np.random.default_rng(5)
+    numbers = rng.uniform(-1, 1, (n, size)).astype(np.float32)
+    matrices = rng.uniform(-1, 1, (2, size, size)).astype(np.float32)
+    solid = (rng.random(n) < 0.2).astype(np.int8)
+    m, wall = sg.Matrix.field(size, size, sg.f32, shape=2), sg.field(sg.i8, n)
+    f = sg.Vector.field(size, sg.f32, shape=n)
+    m.from_numpy(matrices)
+    wall.from_numpy(solid)
+    f.from_numpy(numbers)
+
+    @sg.kernel
+    def run():
+        for i in f:
+            if wall[i] == 0:
+                f[i] = m[1] @ (0.5 * (m[0] @ f[i]))
+
+    run()
+    expected = np.where(solid[:, None] == 0, 0.5 * numbers @ (matrices[1] @ matrices[0]).T, numbers)
+    np.testing.assert_allclose(f.to_numpy(), expected, rtol=1e-4, atol=1e-5)
+    if session.arch == "cpu" and has_masks(session.device.caps):
+        assert "lanes" in run.ir("vectors")

@@ -409,3 +409,25 @@ def test_gradients_with_arguments_by_name(way):
         y.grad.fill(1.0)
         scale.grad(x, k=2.0, y=y)
         assert x.grad.to_numpy().tolist() == [2.0 * n] * 3
+
+
+def test_nothing_is_prepared_anew_at_the_end_of_the_process(monkeypatch):
+    """Arrays that calls were recorded with are collected then, and a function for the others would have to be imported."""
+
+    @sg.kernel
+    def put(a: sg.template(), s: sg.f32):
+        a[0] = s
+
+    kept, gone = sg.field(sg.f32, 1), sg.field(sg.f32, 1)
+    for _ in range(40):
+        put(kept, 1.0)
+        put(gone, 1.0)
+    calls = put._native
+    prepared = [record.prepared for record in calls._records]
+    forget = native_calls._forgetter(weakref.ref(calls), prepared[0])
+    monkeypatch.setattr(native_calls.sys, "is_finalizing", lambda: True)
+    forget(None)
+    assert [record.prepared for record in calls._records] == prepared
+    monkeypatch.undo()
+    forget(None)
+    assert [record.prepared for record in calls._records] == prepared[1:]

@@ -46,6 +46,34 @@ def test_the_option_of_negative_powers(arch):
         sg.sync()
 
 
+def test_annotations_mean_the_default_types_of_the_session(arch):
+    sg.reset()  # as in modules that are imported before `init`
+
+    @sg.kernel
+    def store(a: sg.types.ndarray(dtype=float, ndim=1), v: sg.types.ndarray(dtype=sg.types.vector(2, float))):
+        a[0] = v[0][0] / 3
+
+    @sg.real_func
+    def third(x: sg.types.ref(float)):
+        x /= 3
+
+    @sg.kernel
+    def call() -> float:
+        x = 1.0
+        third(x)
+        return x
+
+    for t, number in ((sg.f32, np.float32), (sg.f64, np.float64)):
+        sg.init(arch=arch, default_fp=t)
+        a, v = sg.ndarray(float, 1), sg.Vector.ndarray(2, float, 1)
+        v.fill(1)
+        store(a, v)
+        assert a.dtype is t and a[0] == number(1) / number(3)
+        assert call() == number(1) / number(3)
+        with pytest.raises((TypeError, ValueError), match=f"expected an array of {t}"):
+            store(np.zeros(1, {sg.f32: np.float64, sg.f64: np.float32}[t]), v)
+
+
 @pytest.mark.parametrize("library", [ti, qd])
 def test_floats_as_bounds_of_ranges(arch, library, caplog):
     library.init(arch=arch)

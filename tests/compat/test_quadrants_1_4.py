@@ -198,3 +198,114 @@ def test_names_and_options(arch, capsys):
     grow(x, Config(2))
     grow(x, Config(3))
     assert x.to_numpy().tolist() == [2, 2, 1]
+
+
+VALUES = {"number": (2.5, [2.5, 2.5]), "list": ([1, 2], [1.0, 2.0]), "vector": (qd.Vector([3, 4]), [3.0, 4.0])}
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_what_elements_are_at_first(arch, value):
+    qd.init(arch=arch)
+    fill, wanted = VALUES[value]
+    vec = qd.types.vector(2, qd.f32)
+    made = [
+        qd.Vector.field(2, qd.f32, 3, fill=fill, needs_grad=True),
+        qd.Vector.field(2, qd.f32, 3, fill=fill, layout=qd.Layout.SOA),
+        qd.field(vec, 3, fill=fill),
+        vec.field(3, fill=fill),
+        qd.Vector.ndarray(2, qd.f32, 3, fill=fill, needs_grad=True),
+        qd.ndarray(vec, 3, fill=fill),
+        vec.ndarray(3, fill=fill),
+        *[qd.Vector.tensor(2, qd.f32, 3, fill=fill, backend=backend) for backend in qd.Backend],
+        *[qd.tensor(vec, 3, fill=fill, backend=backend) for backend in qd.Backend],
+    ]
+    later = qd.Vector.field(2, qd.f32, fill=fill)
+    qd.root.dense(qd.i, 3).place(later)
+    for array in (*made, later):
+        assert array.to_numpy().tolist() == [wanted] * 3
+    assert not made[0].grad.to_numpy().any() and not made[4].grad.to_numpy().any()
+
+
+def test_scalars_and_matrices_at_first(arch):
+    qd.init(arch=arch)
+    zero, x, u = qd.field(qd.i32, (), fill=7), qd.field(qd.i32, 3, fill=1.5), qd.ndarray(qd.u8, 3, fill=-1)
+
+    @qd.kernel
+    def total() -> qd.i32:
+        s = zero[None]
+        for i in x:
+            s += x[i]
+        return s
+
+    assert total() == 10 and u.to_numpy().tolist() == [255] * 3
+    assert qd.Matrix.field(2, 2, qd.f32, shape=1, fill=[[1, 2], [3, 4]]).to_numpy().tolist() == [[[1, 2], [3, 4]]]
+    assert qd.Matrix.ndarray(2, 2, qd.f32, 1, fill=5).to_numpy().tolist() == [[[5, 5], [5, 5]]]
+    turned = qd.tensor(qd.f32, (2, 3), fill=4, layout=(1, 0), backend=qd.Backend.FIELD)
+    assert (turned.to_numpy() == 4).all() and turned.layout == (1, 0)
+    for make in (qd.field, qd.ndarray):
+        for wrong in ("x", [1, 2]):
+            with pytest.raises(TypeError):
+                make(qd.f32, 3, fill=wrong)
+    with pytest.raises(TypeError):
+        qd.Vector.field(2, qd.f32, 3, fill=[1, 2, 3])
+    with pytest.raises(TypeError, match="a field of structs takes no `fill`"):
+        qd.field(qd.types.struct(a=qd.f32), shape=3, fill=1)
+    sparse = qd.field(qd.f32, fill=1)
+    qd.root.pointer(qd.i, 4).place(sparse)
+    with pytest.raises(RuntimeError, match="field `sparse` is below a sparse node"):
+        sparse.to_numpy()
+
+
+def test_functions_for_the_top_level(arch):
+    qd.init(arch=arch)
+    x = qd.field(qd.i32, 5)
+
+    @qd.func(requires_top_level=True)
+    def count(step: qd.i32):
+        for i in x:
+            x[i] += step
+
+    @qd.func()
+    def twice(step: qd.i32):
+        count(step)
+        count(step)
+
+    @qd.kernel
+    def good():
+        twice(3)
+
+    good()
+    assert x.to_numpy().tolist() == [6] * 5
+
+    @qd.kernel
+    def in_a_loop():
+        for _ in range(2):
+            count(1)
+
+    @qd.kernel
+    def under_a_condition(n: qd.i32):
+        if n > 0:
+            count(1)
+
+    for bad in (in_a_loop, lambda: under_a_condition(1)):
+        with pytest.raises(SyntaxError, match="`count` has requires_top_level=True, and is called under a condition or in a loop"):
+            bad()
+
+
+def test_names_of_arguments(arch):
+    qd.init(arch=arch)
+
+    @qd.kernel
+    def draw() -> qd.f64:
+        qd.static_assert(cond=True, msg="never")
+        qd.static_assert(True, message="never")
+        return qd.randn(dt=qd.f64)
+
+    assert draw() != 0
+
+    @qd.kernel
+    def fail():
+        qd.static_assert(cond=False, msg="said so")
+
+    with pytest.raises(qd.QuadrantsCompilationError, match="said so"):
+        fail()

@@ -47,6 +47,7 @@ from . import (
     sparse,
     sparse_gradients,
     sparse_programs,
+    stored_traces,
     tape_programs,
     tapes,
     tile_programs,
@@ -152,6 +153,7 @@ FUZZERS = {
         ("interpreter", "cpu", "vulkan", "wgpu", "cuda"),
     ),
     "files": Fuzzer(files.write, files.check, files.failure, as_it_is, ("cpu", "vulkan")),
+    "stored_traces": Fuzzer(stored_traces.write, stored_traces.check, stored_traces.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")),
     "tile_products": Fuzzer(
         tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan", "cuda")
     ),

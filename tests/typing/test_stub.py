@@ -22,7 +22,8 @@ def in_stub(name: str) -> list[Parameters]:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             names = [a.arg for a in node.args.args]
             defaults = [""] * (len(names) - len(node.args.defaults)) + [ast.unparse(d) for d in node.args.defaults]
-            found.append([pair for pair in zip(names, defaults) if pair[0] not in ("self", "cls")])
+            named = [(a.arg, "" if d is None else ast.unparse(d)) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults)]
+            found.append([pair for pair in (*zip(names, defaults), *named) if pair[0] not in ("self", "cls")])
     return found
 
 

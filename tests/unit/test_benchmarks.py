@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import platform
 import sys
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 from needs import package
 
 import spirograd as sg
-from benchmarks import goals, halo_model, history, many_processes
+from benchmarks import choices, goals, halo_model, history, many_processes
 from benchmarks.gpu import reference
 from benchmarks.gpu.columns import Way, _difference
 from benchmarks.gpu.rows import BY_NAME, ROWS, program_name
 from benchmarks.gpu.table import Table
+from benchmarks.measure import FOLDER
 from benchmarks.processes import Failed, Process
 
 _ECHO = """
@@ -188,3 +190,19 @@ def test_the_model_of_halos():
     assert halo_model.predicted(small, fast) == 3e-4
     assert halo_model.predicted(small, slow) == pytest.approx(1e-3 + 1024e-9 + 1e-6 * 4 / 64 + 1e-6)
     assert halo_model.table([large], fast)[2].startswith("| 8192 x 8192 | 2 | 403 | 0.01 | 131.1 | 0.3 | 2.01 | 1.00 |")
+
+
+def test_the_table_of_choices(monkeypatch):
+    monkeypatch.delenv("SG_TUNE")
+    wrong = choices.Row("p", "k", "1,000", {"": 3_000_000, "lanes": 2_000_000}, "lanes")
+    right = choices.Row("q", "l", "2,000", {"": 1_000_000, "no lanes": 4_000_000}, "")
+    assert choices.summary([]) == "no choices"
+    assert choices.summary([right, wrong]).startswith("the cost model is right in 1 of 2 choices; its code takes 1.225 times")
+    lines = choices.table([right, wrong]).splitlines()
+    assert lines[2] == "| p | k | 1,000 | 3.000 | lanes 2.000 | lanes | 1.50 |"
+    with choices.decided_at_once(everything=True):
+        found = choices.run_program(FOLDER / "programs" / "neighbours.py", "cpu")
+    sg.reset()
+    assert all(row.chosen in row.times and all(row.times.values()) for row in found)
+    if platform.machine() == "x86_64":
+        assert {"densities", "forces"} <= {row.kernel for row in found}

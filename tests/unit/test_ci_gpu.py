@@ -1,10 +1,12 @@
 """The scripts of `ci/gpu`: what compute-sanitizer says becomes findings, and the stress test finds a bound that came too late."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -100,3 +102,35 @@ def test_processes_beside_each_other_fit_into_the_memory_of_the_card(archs, monk
         assert len(processes) == len(archs) + ("vulkan" in archs) + 1
         assert sum(processes) <= fitting or set(processes) == {1}
         assert max(processes) > 1 or fitting < 10
+
+
+def test_choices_on_a_gpu(tmp_path):
+    """On the Vulkan of this machine, which may be a CPU."""
+    needs.need("vulkan")
+    out = tmp_path / "choices.md"
+    command = [
+        sys.executable,
+        str(ROOT / "ci" / "gpu_choices.py"),
+        "--archs",
+        "vulkan",
+        "--most",
+        "1e4",
+        "--out",
+        str(out),
+        "small",
+        "sum of floats",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "SG_TUNE"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    lines = out.read_text().splitlines()
+    assert any(line.startswith("| small kernel | 10,000 | ") and " | yes | " in line for line in lines)
+    assert any(line.startswith("| sum of floats | 10,000 | ") and " | not exchanged | " in line for line in lines)
+    assert any("groups of 512" in line for line in lines)
+    assert any(line.startswith("the cost model is right in ") for line in lines)
+
+
+def test_choices_without_a_gpu():
+    command = [sys.executable, str(ROOT / "ci" / "gpu_choices.py"), "--archs", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SG_LIBCUDA": "/nowhere"})
+    assert done.returncode == 77, done.stderr

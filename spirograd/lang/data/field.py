@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         needs_grad: bool
         needs_dual: bool
         layout: Arrangement
+        fill: object
 
     class MakeStruct(Protocol):
         """Makes a struct of its members and methods. ``write``: writes a member back to memory."""
@@ -501,21 +502,27 @@ def field(
     offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
+    *,
+    fill: object = None,
 ) -> MemberField:
-    """Make a field of ``dtype``: a scalar, vector, matrix or struct type. Its elements are zero at first.
+    """Make a field of ``dtype``: a scalar, vector, matrix or struct type. Its elements are zero at first, or ``fill``.
 
     ``shape``: the extents of the index space, an int or a tuple of positive ints; ``()`` for one element, ``x[None]``. Without it the
     field must be placed by hand. ``order``: the axes from slowest to fastest in memory, as in ``"ji"``. ``offset``: the smallest index of
     each axis. ``name``: what messages and dumps call it, by default the variable. ``needs_grad``, ``needs_dual``: have memory for
     gradients, tangents.
 
-    Raises SpirogradRuntimeError for wrong shapes and orders.
+    Raises SpirogradRuntimeError for wrong shapes and orders, SpirogradTypeError for values that no element can have.
     """
     f: MemberField
     if isinstance(dtype, AggregateType):
         f = dtype.unplaced_field(name, needs_grad, needs_dual, Arrangement.AOS)
     else:
         f = ScalarField(dtype, name, needs_grad, needs_dual)
+    if fill is not None:
+        if isinstance(f, StructField):
+            raise SpirogradTypeError("a field of structs takes no `fill`", None, "fill its members, as in `x.mass.fill(1)`")
+        f.fill_at_first(fill)
     place_by_shape(f, shape, order, offset)
     return f
 
@@ -531,10 +538,13 @@ def matrix_field(
     needs_grad: bool = False,
     needs_dual: bool = False,
     layout: Arrangement = Arrangement.AOS,
+    *,
+    fill: object = None,
 ) -> MatrixField:
     """Return a field of vectors or matrices; options as of `field`. SOA gives each component an array of its own."""
     if not all(isinstance(n, (int, np.integer)) and n > 0 for n in element_shape):
         raise SpirogradRuntimeError(f"vectors and matrices have one entry or more, got the shape {element_shape}")
     f = MatrixField(element_shape, dtype, build, name, needs_grad, needs_dual, layout)
+    f.fill_at_first(fill)
     place_by_shape(f, shape, order, offset)
     return f

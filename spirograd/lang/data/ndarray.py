@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     # The arguments of the constructor, in order.
     MadeFrom = tuple[DType, tuple[int, ...], tuple[int, ...], bool, BuildElement | None, tuple[int, ...] | None, bool]
+
+N = TypeVar("N", bound="Ndarray")
 
 
 class Ndarray(Contents, HostScope):
@@ -457,14 +459,23 @@ def element_ndarray(
     shape: object,
     needs_grad: bool = False,
     needs_dual: bool = False,
+    *,
+    fill: object = None,
 ) -> MatrixNdarray:
-    """Return an array of vectors or matrices."""
+    """Return an array of vectors or matrices; options as of `ndarray`."""
     cls = VectorNdarray if len(element_shape) == 1 else MatrixNdarray
-    return cls(dtype, shape, element_shape, needs_grad, build, None, needs_dual)
+    return filled(cls(dtype, shape, element_shape, needs_grad, build, None, needs_dual), fill)
 
 
-def ndarray(dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
-    """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first.
+def filled(array: N, value: object) -> N:
+    """Return an array with all elements set to ``value``, unless that is None."""
+    if value is not None:
+        array.fill(value)
+    return array
+
+
+def ndarray(dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False, *, fill: object = None) -> Ndarray:
+    """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first, or ``fill``.
 
     ``shape``: an int or a sequence of extents, which may be 0. ``needs_grad``, ``needs_dual``: have arrays of gradients, of tangents.
     Raises SpirogradTypeError for types of other kinds, SpirogradRuntimeError for wrong shapes and without a session.
@@ -472,6 +483,6 @@ def ndarray(dtype: object, shape: object, needs_grad: bool = False, needs_dual: 
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "ndarray"):
             raise SpirogradTypeError(f"an ndarray holds scalars, vectors or matrices, not {dtype!r}", None, "fields hold structs")
-        out: Ndarray = dtype.ndarray(shape, needs_grad, needs_dual)
+        out: Ndarray = dtype.ndarray(shape, needs_grad, needs_dual, fill=fill)
         return out
-    return ScalarNdarray(dtype, shape, (), needs_grad, None, None, needs_dual)
+    return filled(ScalarNdarray(dtype, shape, (), needs_grad, None, None, needs_dual), fill)

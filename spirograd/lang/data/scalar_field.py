@@ -177,6 +177,7 @@ class ScalarField(Contents, Field):
 
     _kind = "a field"
     element_shape: tuple[int, ...] = ()
+    _initial: Number | Array | None = None  # What every element is at first, if not 0.
     hidden = False  # Whether it is internal to a sparse tree.
     sparse_node: Tabled | None = None  # The sparse node whose table this hidden field is.
 
@@ -499,6 +500,21 @@ class ScalarField(Contents, Field):
                 self._memory_of(k)._write(address, 0)
 
     # --- whole contents ---
+
+    def fill_at_first(self, value: object) -> None:
+        """Set all elements to ``value`` when they get their memory; None leaves them 0. Raises SpirogradTypeError for values that no
+        element can have."""
+        self._initial = None if value is None else self._filling(value)
+
+    def write_initial(self) -> None:
+        """Write what `fill_at_first` asked for to new memory. Raises SpirogradRuntimeError for fields below sparse nodes."""
+        if self._initial is None:
+            return
+        if self.sparse_path is not None:
+            self.take_name()
+            problem = f"field `{self.name}` is below a sparse node, so it has no element yet that `fill` could set"
+            raise SpirogradRuntimeError(f"{problem}: omit `fill`, and set elements where they are activated")
+        numpy_transfer.fill(self.tree.allocation, self.view, self._initial)
 
     def _subject(self) -> str:
         return f"field `{self.name}`"

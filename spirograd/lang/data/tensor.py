@@ -11,7 +11,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
-from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.ndarray import Ndarray, filled
 from spirograd.lang.data.scalar_field import BuildElement, ScalarField
 from spirograd.lang.data.shapes import shape_tuple
 from spirograd.lang.scalar import describe
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         backend: Backend | int
         layout: Sequence[int] | None
         needs_grad: bool
+        fill: object
 
 else:
     FieldOrArray = NearNames
@@ -152,12 +153,13 @@ def tensor(
     layout: Sequence[int] | None = None,
     needs_grad: bool = False,
     order: None = None,
+    fill: object = None,
 ) -> Tensor:
     """Return a tensor of scalars, or of the elements of a vector or matrix type.
 
     ``backend``: a `Backend`, or its number. ``layout``: a permutation of the axes, slowest in memory first; indices and ``shape`` stay as
-    they are. ``needs_grad``: have a tensor of gradients. Raises ValueError for a ``layout`` that is no permutation, SpirogradTypeError for
-    ``order``, an option of fields.
+    they are. ``needs_grad``: have a tensor of gradients. ``fill``: what all elements are at first, 0 by default. Raises
+    ValueError for a ``layout`` that is no permutation, SpirogradTypeError for ``order``, an option of fields.
     """
     backend = _backend(backend)
     if order is not None:
@@ -165,12 +167,12 @@ def tensor(
     if hasattr(dtype, "leaf_dtypes"):
         if not hasattr(dtype, "tensor"):
             raise SpirogradTypeError(f"a tensor holds scalars, vectors or matrices, not {dtype!r}")
-        out: Tensor = dtype.tensor(shape, backend=backend, layout=layout, needs_grad=needs_grad)
+        out: Tensor = dtype.tensor(shape, backend=backend, layout=layout, needs_grad=needs_grad, fill=fill)
         return out
     axes = _axis_order(layout, shape, backend)
     if backend is Backend.NDARRAY:
-        return ScalarNdarrayTensor(dtype, shape, (), needs_grad, None, axes)
-    return _placed(ScalarFieldTensor(dtype, needs_grad=needs_grad), shape, axes)
+        return filled(ScalarNdarrayTensor(dtype, shape, (), needs_grad, None, axes), fill)
+    return _placed(ScalarFieldTensor(dtype, needs_grad=needs_grad), shape, axes, fill)
 
 
 def element_tensor(
@@ -182,19 +184,23 @@ def element_tensor(
     backend: Backend | int = Backend.NDARRAY,
     layout: Sequence[int] | None = None,
     needs_grad: bool = False,
+    fill: object = None,
 ) -> MatrixTensor:
     """Return a tensor of vectors or matrices; options are those of `tensor`."""
     backend = _backend(backend)
     order = _axis_order(layout, shape, backend)
     is_vector = len(element_shape) == 1
     if backend is Backend.NDARRAY:
-        return (VectorNdarrayTensor if is_vector else MatrixNdarrayTensor)(dtype, shape, element_shape, needs_grad, build, order)
+        return filled(
+            (VectorNdarrayTensor if is_vector else MatrixNdarrayTensor)(dtype, shape, element_shape, needs_grad, build, order), fill
+        )
     f = (VectorFieldTensor if is_vector else MatrixFieldTensor)(element_shape, dtype, build, needs_grad=needs_grad)
-    return _placed(f, shape, order)
+    return _placed(f, shape, order, fill)
 
 
-def _placed(f: F, shape: object, order: tuple[int, ...] | None) -> F:
+def _placed(f: F, shape: object, order: tuple[int, ...] | None, fill: object) -> F:
     f.layout = order
+    f.fill_at_first(fill)
     fields.place_by_shape(f, shape, None if order is None else "".join(chr(ord("i") + a) for a in order), None)
     return f
 

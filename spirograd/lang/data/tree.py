@@ -178,6 +178,8 @@ class Tree(NearNames):
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
         self._allocation = allocation  # Last: other threads read it without the lock.
+        for field in {id(place.field): place.field for place in self.root.places}.values():
+            field.write_initial()
         with_memory.add(self)
         weakref.finalize(self, _collected, self.users).atexit = False
         context.fields_have_memory()

@@ -170,6 +170,9 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Extended], cell: Valu
             index[k] = begin[axis] * extent + index[k]
     at = [*([] if cell is None else [cell]), *index]
     for place in group.places:
+        if place.field.lies_apart:
+            hidden_element(t, place.field.component_fields[place.component], at).store(0)
+            continue
         element = hidden_element(t, place.field, at)
         component = np.unravel_index(place.component, place.field.element_shape) if place.field.element_shape else ()
         Element(element.ref, element.indices, tuple([b.const(int(k)) for k in component])).store(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import nodes
 from spirograd.lang import context
@@ -18,7 +16,7 @@ class Staged:
     def _label(self) -> str:
         raise NotImplementedError
 
-    def stages(self) -> dict[str, Any]:
+    def stages(self) -> dict[str, str | bytes]:
         """Return all stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
 
         Raises SpirogradRuntimeError before the first call.

@@ -13,7 +13,7 @@ from spirograd.lang.frontend.variables import assign, lookup
 from spirograd.lang.scalar import describe, type_error
 
 
-def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
+def values_of(t: Tracer, nodes: list[ast.expr]) -> list[object]:
     """Return the values of expressions, of which starred ones have several."""
     out: list[object] = []
     for node in nodes:

@@ -8,7 +8,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -40,10 +40,12 @@ def is_scalar_type(annotation: object) -> bool:
 class Func(NearNames):
     """A function of the kernel language. It has no meaning outside of kernels.
 
-    ``may_lack_a_value``: whether the function may end without the value that its annotation names.
+    ``may_lack_a_value``: whether the function may end without the value that its annotation names; ``requires_top_level``: whether it may
+    be called at the top level of a kernel only.
     """
 
     may_lack_a_value = False
+    requires_top_level = False
 
     def __init__(self, function: Callable[..., object], by_reference: tuple[str, ...] = ()) -> None:
         functools.update_wrapper(self, function)
@@ -206,10 +208,25 @@ def _scopes(frame: types.FrameType | None) -> list[dict[str, object]]:
     return out[::-1]
 
 
-def func(function: Callable[..., object]) -> Func:
-    """Decorator: a function that kernels and other such functions may call. It is inlined."""
-    remember_outer_names(plain_function(function, "func"), sys._getframe(1))
-    return Func(function)
+@overload
+def func(function: Callable[..., object]) -> Func: ...
+
+
+@overload
+def func(function: None = None, *, requires_top_level: bool = False) -> Callable[[Callable[..., object]], Func]: ...
+
+
+def func(function: Callable[..., object] | None = None, *, requires_top_level: bool = False) -> object:
+    """Decorator: a function that kernels and other such functions may call. It is inlined. ``requires_top_level``: raise an error where a
+    call is under a condition or in a loop, because the loops of the function would not be parallel there."""
+    return (lambda function: _func(function, requires_top_level)) if function is None else _func(function, requires_top_level)
+
+
+def _func(function: Callable[..., object], requires_top_level: bool) -> Func:
+    remember_outer_names(plain_function(function, "func"), sys._getframe(2))
+    out = Func(function)
+    out.requires_top_level = requires_top_level
+    return out
 
 
 def pyfunc(function: Callable[..., object]) -> PythonFunc:

@@ -15,6 +15,7 @@ from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
 from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.call_targets import Argument, Callee
+from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
 from spirograd.lang.frontend.function_bodies import function_body
@@ -71,9 +72,16 @@ def call_with_values(t: Tracer, callee: Callee, args: Sequence[object], kwargs: 
 
 
 def _begin_call(t: Tracer, func: Func) -> None:
-    """Record the source of a function that is called. Raises SpirogradSyntaxError if calls are too deep."""
+    """Record the source of a function that is called. Raises SpirogradSyntaxError if calls are too deep, or the function may not be called
+    here."""
     if t.captures.reads is not None:
         t.captures.reads.source(func)
+    if func.requires_top_level and not at_top_level(t):
+        raise SpirogradSyntaxError(
+            f"`{func.function.__name__}` has requires_top_level=True, and is called under a condition or in a loop",
+            t.b.loc,
+            "call it at the top level of a kernel, where its loops are parallel",
+        )
     if t.call_depth >= MAX_DEPTH:
         raise SpirogradSyntaxError(
             f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",

@@ -7,6 +7,7 @@ respect go through Python as before.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -119,7 +120,7 @@ class NativeCalls:
 def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[object], None]:
     def forget(_: object) -> None:
         owner = calls()
-        if owner is not None:
+        if owner is not None and not sys.is_finalizing():  # At the end of the process nothing can be imported, and nothing is launched.
             owner.forget(prepared)
 
     return forget

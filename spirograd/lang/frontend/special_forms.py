@@ -43,15 +43,19 @@ def _static(t: Tracer, node: ast.Call) -> object:
     return forms.static(*values)
 
 
+_STATIC_ASSERT = {"condition": "cond", "message": "msg"}  # our names of its arguments -> those of the family
+
+
 def _static_assert(t: Tracer, node: ast.Call) -> None:
     values, kwargs = arguments(t, node)
-    if not 1 <= len(values) <= 2:
+    given = {**dict(zip(("cond", "msg"), values)), **{_STATIC_ASSERT.get(name, name): value for name, value in kwargs.items()}}
+    if len(given) != len(values) + len(kwargs) or not {"cond"} <= set(given) <= {"cond", "msg"}:
         raise t.syntax_error("`static_assert` takes a condition and a message", node)
-    t.at(node.args[0])
-    if is_runtime(values[0]):
+    t.at(node.args[0] if node.args else node)
+    if is_runtime(given["cond"]):
         raise type_error("`static_assert` needs a condition that is known while compiling", "use `assert`")
-    if not values[0]:
-        message = values[1] if len(values) > 1 else kwargs.get("message", "")
+    if not given["cond"]:
+        message = given.get("msg", "")
         raise SpirogradCompilationError(f"static assertion failed{': ' + str(message) if message else ''}", t.b.loc)
 
 
@@ -114,9 +118,9 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
         raise NotCallable("it draws random numbers")
     args, kwargs = arguments(t, node)
     t.at(node)
-    if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
+    if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype", "dt"}:
         raise type_error("a random number takes nothing but its type", "scale it yourself: `low + (high - low) * sg.random()`")
-    dtype = arithmetic.as_dtype(kwargs.get("dtype", args[0] if args else float))
+    dtype = arithmetic.as_dtype(next(iter(kwargs.values()), args[0] if args else float))
     if draw is randoms.normal and not dtype.is_float:
         raise type_error(f"`randn` gives floats, not {dtype}", "`sg.random(sg.i32)` draws integers")
     counter = scalar.as_value(t.frame.variables[RNG])

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from spirograd.runtime.devices.cpu_timer import CpuTimer
     from spirograd.runtime.native import launch_function
 
-_ALIGNMENT = 256
+_ALIGNMENT = abi.ALIGNMENT
 # Allocations of this size or more have pages of their own, zeroed on first access and returned to the system when freed.
 _MAP_BYTES = 1 << 18
 # Allocations of this size or more use huge pages: page faults of a gigabyte in small pages take half a second.
 _HUGE_BYTES = 1 << 22
 # Zeros before and after each allocation. Without bounds checks, a program that accesses memory slightly out of range continues, instead of
 # ending the process or changing memory of Python. In mapped memory they are only addresses until they are accessed.
-_GUARD_BYTES = 1 << 12
+_GUARD_BYTES = abi.GUARD_BYTES
 _MAP_GUARD_BYTES = 1 << 21  # A huge page, so that the memory in between is aligned to huge pages.
 # Beyond these zeros, mapped memory has addresses where an access is a fault (see `memory_faults`): the range that an index of 32 bits
 # reaches in an array of 8-byte elements. Nothing else can lie there, so faulty kernels do not change memory of Python. Half of the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from spirograd.base.dtypes import DType, Vec, u1
 from spirograd.ir import ops
@@ -17,7 +16,7 @@ from spirograd.ir.ops import OpCode
 Rule = Callable[[Builder, Op, tuple[Op, ...]], Op | None]
 
 
-def constant(op: Op) -> Any:
+def constant(op: Op) -> bool | int | float | None:
     """Return the value of a constant, or None for anything else."""
     return op.attr if op.code is ops.const else None
 
@@ -258,8 +257,7 @@ def _extract(b: Builder, op: Op, args: tuple[Op, ...]) -> Op | None:
             return vector.args[2]
         vector = vector.args[0]
     if vector.code is ops.vec:
-        element: Op = vector.args[at]
-        return element
+        return vector.args[int(at)]
     return b.emit(ops.extract, vector, args[1]) if vector is not args[0] else None
 
 

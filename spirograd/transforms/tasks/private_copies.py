@@ -1,7 +1,7 @@
 """Private copies: atomics of a parallel loop on few elements first update a copy for each workgroup; then one atomic follows for each
 element and workgroup.
 
-Histograms are such loops. If many invocations update few elements, atomics on memory wait for each other; those on shared memory are much
+Histograms are an example. If many invocations update few elements, atomics on memory wait for each other; those on shared memory are much
 faster, and less contended. Clearing the copies and adding them up pays if there are many iterations for each of their elements. If the
 number of iterations is not known at compile time, copies are small.
 

@@ -1,9 +1,9 @@
-"""Sizes of workgroups: alternatives to the default that measurements may choose, and the one that the options name."""
+"""Sizes of workgroups: alternatives to the default that measurements may choose, the one that the options name, and larger ones."""
 
 from __future__ import annotations
 
 from spirograd.analysis.exchangeable import is_exchangeable_task
-from spirograd.analysis.workgroups import group_alternatives
+from spirograd.analysis.workgroups import TOGETHER, group_alternatives, is_half_full
 from spirograd.base.options import FEW_GROUPS, GROUP_SIZES
 from spirograd.base.records import replace
 from spirograd.ir import ops
@@ -16,7 +16,8 @@ _FEW = 1024
 
 
 def size_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Note the alternatives of tasks whose workgroups have the default size, if any size gives the same bits."""
+    """Note the alternatives of tasks whose workgroups have the default size, if any size gives the same bits. Enlarge workgroups that are
+    too small for a GPU, unless their threads work together."""
     return _SizeGroups(kernel, ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
 
@@ -28,8 +29,13 @@ class _SizeGroups(Rewriter):
         self.handlers = {ops.task: self._task}
 
     def _task(self, op: Op) -> Op:
-        attr, options = op.attr, self.ctx.options
-        if attr.kind != "range_for" or attr.group_size or options.group_size or not is_exchangeable_task(op, self.bodies):
+        attr, options, caps = op.attr, self.ctx.options, self.ctx.caps
+        if attr.kind != "range_for" or not is_exchangeable_task(op, self.bodies):
+            return self.b.append(op)
+        if is_half_full(attr.group_size, caps):
+            attr = replace(attr, group_size=min(TOGETHER, caps.max_group_size))
+            return self.b.append(Op(op.code, op.type, (), attr, op.regions, op.loc))
+        if attr.group_size or options.group_size:
             return self.b.append(op)
         names = group_alternatives(op, self.ctx.caps, _FEW)
         if not names:

@@ -458,3 +458,26 @@ def test_the_first_difference_ends_a_comparison() -> None:
     with pytest.raises(Differs):
         values.add([1, 2, 4])
     assert values.texts == ["list 3", "int 1", "int 2"]
+
+
+def test_fields_that_get_their_layout_by_the_kernel(tmp_path: Path) -> None:
+    needs.need("cpu")
+    program = """
+import spirograd as sg
+from spirograd.lang.frontend import kernel_tracing
+traced, inner = [], kernel_tracing._trace
+kernel_tracing._trace = lambda source, *args: (traced.append(source.name), inner(source, *args))[1]
+sg.init(arch=sg.cpu)
+x = sg.field(sg.f32, 8)
+
+@sg.kernel
+def fill():
+    for i in x:
+        x[i] = 3.0
+
+fill()
+assert x[7] == 3.0
+print(*traced)
+"""
+    assert run(tmp_path, program) == "fill"
+    assert run(tmp_path, program) == ""

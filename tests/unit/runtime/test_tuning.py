@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -337,6 +338,29 @@ def test_a_closed_tuner_compiles_nothing(clock: Clock) -> None:
     plan.run(20)
     tuner.wait()
     assert set(clock.launched) == {"model"}
+
+
+def test_a_device_is_not_closed_while_it_loads(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end, loaded = threading.Event(), threading.Event(), []
+
+    def load(compiled: CompiledKernel) -> str:
+        begun.set()
+        assert end.wait(60)
+        loaded.append(compiled.key)
+        return compiled.key
+
+    monkeypatch.setattr(clock, "load", load)
+    plan, tuner = tuned(clock, model=20 * MS)
+    plan.run(3)
+    assert begun.wait(60)
+    closing = threading.Thread(target=tuner.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    end.set()
+    closing.join(60)
+    tuner.wait()
+    assert len(loaded) == 1, "the other alternative is not loaded any more"
 
 
 def test_notes_of_another_form_are_ignored(clock: Clock) -> None:
