@@ -27,6 +27,7 @@ from spirograd.runtime.devices import grid_size
 from spirograd.transforms.lowering import lower_tasks
 from spirograd.transforms.tasks import gather
 
+_MEASURED = "measured choices"
 # A launch, and whether its result is right.
 Case = tuple[Callable[[], None], Callable[[], bool]]
 
@@ -170,6 +171,7 @@ def _variants(arch: str) -> dict[str, Callable[[], Any]]:
     widths = {"accesses of 32 bytes": 32, "of 16": 16, "of 8": 8, "of 4, one iteration": 4}
     return {
         "as decided": contextlib.nullcontext,
+        _MEASURED: contextlib.nullcontext,
         "guards in branches": lambda: mock.patch.object(lower_tasks, "assume_guards", lambda body: None),
         "atomics": lambda: mock.patch.object(gather, "_WORTH", {False: 0, True: 0}),
         **{f"groups of {n}": (lambda n=n: mock.patch.object(workgroups, "_DEFAULT", n)) for n in (64, 128, 512, 1024)},
@@ -178,7 +180,7 @@ def _variants(arch: str) -> dict[str, Callable[[], Any]]:
     }
 
 
-_FIRST_VARIANTS = ["branches", "of 128", "of 512", "accesses", "of 8", "at most 1056 groups", "1048576"]
+_FIRST_VARIANTS = ["measured", "branches", "of 128", "of 512", "accesses", "of 8", "at most 1056 groups", "1048576"]
 
 
 def _time(run: Callable[[], None], rounds: int = 9, launches: int = 20) -> float:
@@ -217,9 +219,13 @@ def main() -> None:
             times = {}
             for name in names:
                 with _variants(arch)[name]():
-                    sg.init(arch=getattr(sg, arch), offline_cache=False)
+                    sg.init(arch=getattr(sg, arch), offline_cache=False, tune=name == _MEASURED)
                     run, right = make(options.size)
-                    run()
+                    for _ in range(400 if name == _MEASURED else 1):
+                        run()
+                    sg.wait_for_tuning()
+                    for _ in range(400 if name == _MEASURED else 1):
+                        run()
                     times[name] = _time(run) if right() else float("nan")
                 sg.reset()
             elements = (options.size // 16) ** 3 if row.startswith("heat") else (options.size // (2 if row.startswith("wave") else 1)) ** 2
