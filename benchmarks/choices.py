@@ -90,7 +90,7 @@ def decided_at_once(everything: bool = False) -> Iterator[None]:
 
 def run_program(path: Path, arch: str) -> list[Row]:
     """Run the cases of a program of `benchmarks/programs`, but those that compile, and return its choices."""
-    sg.init(arch=getattr(sg, arch), offline_cache=False, tune=True, ad_stack_experimental_enabled=True)
+    sg.init(arch=getattr(sg, arch), offline_cache=False, tune_gpu=True, ad_stack_experimental_enabled=True)
     spec = importlib.util.spec_from_file_location(f"choices_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
@@ -111,7 +111,7 @@ def run_corpus(arch: str) -> list[Row]:
     found = []
     for case in load():
         with told(f"corpus, {case.name}"):
-            sg.init(arch=getattr(sg, arch), offline_cache=False, tune=True, **dict(case.options))
+            sg.init(arch=getattr(sg, arch), offline_cache=False, tune_gpu=True, **dict(case.options))
             case.run(*case.args)
             sg.sync()
             found += rows(f"corpus {case.name}")

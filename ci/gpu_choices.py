@@ -3,7 +3,7 @@
     ci/gpu_choices.py                                  all back ends of GPUs that this machine has
     ci/gpu_choices.py --archs cuda --most 1e7 --out out/gpu/choices.md
 
-Each program runs with numbers of iterations from 10,000 on, in a session with `tune=False` and in one that measures (docs/tuning.md). Their
+Each program runs with numbers of iterations from 10,000 on, in a session that does not measure and in one with `tune_gpu=True` (docs/tuning.md). Their
 results must have the same bits (they are read up to a million iterations); times of a program are the best of several series of launches,
 waits included. Sums of floats and float atomics are in the list, too: nothing is exchanged there, and the table says so. Exits with status
 1 if results differ, and with 77 if there is no GPU.
@@ -209,7 +209,7 @@ class Run:
 
 def run(arch: str, name: str, sizes: Sequence[int], tune: bool) -> tuple[list[Run], list[Row]]:
     """Run a program in a session of its own. Return what was measured for each size, and the choices."""
-    sg.init(arch=arch, tune=tune, offline_cache=False)
+    sg.init(arch=arch, tune_gpu=tune, offline_cache=False)
     kernel, make, _ = programs()[name]
     runs = []
     for n in sizes:

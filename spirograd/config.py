@@ -38,6 +38,7 @@ class Config:
     subnormals: str = "keep"
     fuse_tasks: bool = True
     tune: bool = True
+    tune_gpu: bool = False
     offline_cache: bool = True
     offline_cache_file_path: str = field(default_factory=lambda: str(default_folder()))
     offline_cache_max_size_of_files: int = 256 << 20

@@ -260,9 +260,11 @@ class Session:
     @once
     def tuner(self) -> Tuner | None:
         """What measures alternatives to the code of the cost model; None if the device cannot time its work, or under checks, where
-        alternatives differ in what they report first."""
+        alternatives differ in what they report first. GPUs tune if asked to: the compiler, in a thread, takes time of Python from programs
+        whose launches keep it busy."""
         target, config = self.caps.target, self.cfg
-        if not config.tune or config.debug or self.plain or target.interpreted:
+        tunes = config.tune_gpu if target.invocations else config.tune
+        if not tunes or config.debug or self.plain or target.interpreted:
             return None
         from spirograd.runtime.tuning import Tuner
 

@@ -219,7 +219,7 @@ def main() -> None:
             times = {}
             for name in names:
                 with _variants(arch)[name]():
-                    sg.init(arch=getattr(sg, arch), offline_cache=False, tune=name == _MEASURED)
+                    sg.init(arch=getattr(sg, arch), offline_cache=False, tune_gpu=name == _MEASURED)
                     run, right = make(options.size)
                     for _ in range(400 if name == _MEASURED else 1):
                         run()

@@ -41,7 +41,7 @@ def tuned(session: Any, arch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(trials.Trial, "_best", lambda trial, part: [*trial._rivals(part), ""][part % (len(trial._rivals(part)) + 1)])
 
     def start(**options: Any) -> None:
-        sg.init(arch=arch, **options)
+        sg.init(arch=arch, **{"tune_gpu": True, **options})
 
     start()
     if not isinstance(context.session().device, MeasuresLaunches):
@@ -79,13 +79,15 @@ def smoothed() -> tuple[Any, list[Any]]:
 
 
 def counted() -> tuple[Any, list[Any]]:
-    """A sum of integers, and counts in so many bins that groups have no copies."""
+    """A sum of integers, and twice the counts of bins, with a bit for those that count something: updates of two kinds, so groups have no
+    copies of the bins."""
 
     @sg.kernel
     def run(x: ints, bins: ints) -> int:
         total = 0
         for i in range(x.shape[0]):
-            bins[x[i] * 37 % bins.shape[0]] += 1
+            bins[x[i] * 37 % bins.shape[0]] += 2
+            bins[x[i] * 37 % bins.shape[0]] |= 1
             total += x[i] % 3
         return total
 
@@ -96,7 +98,7 @@ def counted() -> tuple[Any, list[Any]]:
 def test_alternatives_give_the_same_bits(tuned: Any, program: Program) -> None:
     results, sizes = {}, set()
     for alternative in ("", *sorted(set(ALTERNATIVES) - {LANES, NO_LANES})):
-        tuned(tune=False)
+        tuned(tune_gpu=False)
         running = context.session()
         running.compile_options = replace(running.compile_options, alternative=alternative)  # type: ignore[attr-defined]
         run, arrays = program()
@@ -157,13 +159,14 @@ def test_results_of_integers_while_candidates_are_measured() -> None:
     run, arrays = counted()
     returned = tune(run, arrays)
     assert set(returned) == {int((np.arange(N) % 3).sum())}
-    want = np.bincount(np.arange(N) * 37 % 20_000, minlength=20_000) * len(returned)
+    counts = np.bincount(np.arange(N) * 37 % 20_000, minlength=20_000) * len(returned)
+    want = 2 * counts + (counts > 0)
     np.testing.assert_array_equal(arrays[1].to_numpy(), want)
     assert "chosen;" in run.explain()
 
 
 def test_no_tuning_and_debug(tuned: Any) -> None:
-    for options in ({"tune": False}, {"debug": True}):
+    for options in ({"tune_gpu": False}, {"debug": True}):
         tuned(**options)
         run, arrays = counted()
         tune(run, arrays)
