@@ -10,6 +10,8 @@ from spirograd.llvmgen.function import FunctionEmitter, Phis, overload
 from spirograd.llvmgen.interleaved_loads import interleaved_load
 from spirograd.llvmgen.module import literal, splat, type_name
 
+# A register of AVX-512, whose instructions compress elements of 32 and 64 bits.
+_REGISTER_BYTES, _LEAST_COMPRESSED = 64, 4
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
 
 
@@ -165,17 +167,35 @@ def emit_store_compressed(e: FunctionEmitter, op: Op) -> None:
     """Emit stores without branches, because which lanes store is hard to predict."""
     first, values, mask = op.args
     t, pointer = _lanes(values.type), e.address(op.attr, first)
-    vector, elem = type_name(t), type_name(t.elem)
-    if "+avx512f" in e.module.caps.cpu_features:
-        callee = e.module.declare(f"llvm.experimental.vector.compress.{overload(t)}", vector, f"{vector}, {mask_type(t.n)}, {vector}")
-        packed = e.value(f"call {vector} {callee}({e.typed(values)}, {e.typed(mask)}, {vector} poison)")
-        e.line(f"store {vector} {packed}, {pointer}, align {t.elem.size}")
+    elem = type_name(t.elem)
+    if "+avx512f" in e.module.caps.cpu_features and t.elem.size >= _LEAST_COMPRESSED:
+        _store_in_parts(e, t, e.operand(values), e.operand(mask), pointer)
         return
     count, chosen = "0", e.value(f"zext {e.typed(mask)} to <{t.n} x i64>")
     for k in range(t.n):
         place = e.value(f"getelementptr inbounds {elem}, {pointer}, i64 {count}")
         e.line(f"store {elem} {e.value(f'extractelement {e.typed(values)}, i32 {k}')}, ptr {place}, align {t.elem.size}")
         count = e.value(f"add i64 {count}, {e.value(f'extractelement <{t.n} x i64> {chosen}, i32 {k}')}")
+
+
+def _store_in_parts(e: FunctionEmitter, t: Lanes, values: str, mask: str, pointer: str) -> None:
+    """Emit a compression and a store for each register. LLVM 22 compresses wider vectors by way of the stack, with stores that it takes for
+    aligned and that fault."""
+    width = min(t.n, _REGISTER_BYTES // t.elem.size)
+    part, bits = Lanes(width, t.elem), f"i{width}"
+    vector, count = type_name(part), "0"
+    compress = e.module.declare(f"llvm.experimental.vector.compress.{overload(part)}", vector, f"{vector}, {mask_type(width)}, {vector}")
+    population = e.module.declare(f"llvm.ctpop.{bits}", bits, bits)
+    for first in range(0, t.n, width):
+        lanes = f"<{width} x i32> <{', '.join([f'i32 {k}' for k in range(first, first + width)])}>"
+        some = e.value(f"shufflevector {type_name(t)} {values}, {type_name(t)} poison, {lanes}")
+        chosen = e.value(f"shufflevector {mask_type(t.n)} {mask}, {mask_type(t.n)} poison, {lanes}")
+        packed = e.value(f"call {vector} {compress}({vector} {some}, {mask_type(width)} {chosen}, {vector} poison)")
+        place = e.value(f"getelementptr inbounds {type_name(t.elem)}, {pointer}, i64 {count}")
+        e.line(f"store {vector} {packed}, ptr {place}, align {t.elem.size}")
+        if first + width < t.n:
+            number = e.value(f"call {bits} {population}({bits} {e.value(f'bitcast {mask_type(width)} {chosen} to {bits}')})")
+            count = e.value(f"add i64 {count}, {e.value(f'zext {bits} {number} to i64')}")
 
 
 def emit_each_lane(e: FunctionEmitter, op: Op) -> None:

@@ -308,3 +308,39 @@ def test_dependent_guards_are_not_listed(arch: str, build: Callable[[Cloud], Cal
         results.append((c.out.to_numpy(), c.mass.to_numpy()))
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
     np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("dtype", [sg.f64, sg.i64, sg.f32, sg.i32, sg.i16, sg.u8])
+def test_types_of_listed_values(session: Any, dtype: Any) -> None:
+    """The value of the guard is listed, in registers of any number of lanes; some, all or none of the iterations pass."""
+    most = 131
+    weight = sg.field(dtype, (most, most))
+    x, out = sg.Vector.field(2, sg.f64, most), sg.Vector.field(2, sg.f64, most)
+
+    @sg.func
+    def force(i: sg.i32, j: sg.i32):
+        d = x[i] - x[j]
+        length = d.norm() + 0.5
+        return -3.0 * (length - weight[i, j]) * d / length
+
+    @sg.kernel
+    def attract(n: sg.i32):
+        for i in range(n):
+            out[i] = x[i] * -0.5
+            for j in range(n):
+                if weight[i, j] != 0:
+                    out[i] += force(i, j)
+
+    points = np.random.default_rng(1).normal(size=(most, 2))
+    x.from_numpy(points)
+    d = points[:, None] - points[None]
+    length = np.sqrt((d**2).sum(-1)) + 0.5
+    for n in (0, 1, 5, 16, 17, most):
+        for share in (0.0, 0.3, 1.0):
+            values = np.random.default_rng(n).integers(1, 9, (most, most)) * (np.random.default_rng(2).random((most, most)) < share)
+            weight.from_numpy(values.astype(dtype.np))
+            attract(n)
+            forces = np.where((values != 0)[..., None], (-3 * (length - values) / length)[..., None] * d, 0.0)
+            np.testing.assert_allclose(out.to_numpy()[:n], points[:n] * -0.5 + forces[:n, :n].sum(1), rtol=1e-9, atol=1e-9)
+    assert "store_compressed" in attract.stages()["loops.ir"]
