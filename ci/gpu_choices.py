@@ -3,10 +3,10 @@
     ci/gpu_choices.py                                  all back ends of GPUs that this machine has
     ci/gpu_choices.py --archs cuda --most 1e7 --out out/gpu/choices.md
 
-Each program runs with numbers of iterations from 10,000 on, in a session that does not measure and in one with `tune_gpu=True` (docs/tuning.md). Their
-results must have the same bits (they are read up to a million iterations); times of a program are the best of several series of launches,
-waits included. Sums of floats and float atomics are in the list, too: nothing is exchanged there, and the table says so. Exits with status
-1 if results differ, and with 77 if there is no GPU.
+Each program runs with numbers of iterations from 10,000 on, in a session that does not measure and in one with `tune_gpu=True`
+(docs/tuning.md). Their results must have the same bits (they are read up to a million iterations); times of a program are the best of
+several series of launches, waits included. Sums of floats and float atomics are in the list, too: nothing is exchanged there, and the table
+says so. Exits with status 1 if results differ, and with 77 if there is no GPU.
 """
 
 from __future__ import annotations

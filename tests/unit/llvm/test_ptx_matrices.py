@@ -11,7 +11,7 @@ from unit.tile_programs import compiled, multiplied, multiplied_in
 import spirograd as sg
 from spirograd.base.artifact import CompiledKernel
 from spirograd.llvmgen import ptx
-from spirograd.simt import Tile16x16, Tile32x32, subgroup
+from spirograd.simt import Tile16x16, Tile32x32, block, subgroup
 from validation.profiles import PTX
 from validation.tools import FAILED, assembled
 
@@ -84,6 +84,7 @@ def test_loops_in_which_lanes_meet(often: int, copies: int, capfd: Any) -> None:
                 value = i
                 for k in range(sg.static(often) if sg.static(often) else y[64]):
                     value = subgroup.shuffle(value + k, 3)
+                block.sync()  # or groups would share a workgroup, and LLVM would copy the loop over them
                 y[i] = value
 
         return work
