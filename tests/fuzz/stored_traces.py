@@ -8,13 +8,14 @@ import contextlib
 import importlib
 import linecache
 import logging
+import multiprocessing
 import os
-import pickle
 import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +24,7 @@ import numpy as np
 
 import spirograd as sg
 from spirograd.lang.frontend import kernel_tracing
+from spirograd.lang.frontend.read_values import Values
 
 from .run import Difference, first_line_of
 from .trace_programs import Program, Version, write
@@ -30,13 +32,18 @@ from .trace_programs import Program, Version, write
 __all__ = ["Program", "check", "failure", "write"]
 
 
-def check(program: Program, archs: Sequence[str]) -> Counter[str]:
-    """Raise `Difference` if a version gives another result with a cache. Returns how many results each back end compared."""
+def nothing() -> None:
+    """Leave a process as it is."""
+
+
+def check(program: Program, archs: Sequence[str], prepare: Callable[[], None] = nothing) -> Counter[str]:
+    """Raise `Difference` if a version gives another result with a cache. Returns how many results each back end compared. ``prepare``: what
+    each process calls first."""
     compared = Counter[str]()
     for arch in archs:
         with tempfile.TemporaryDirectory() as name:
             for k, version in enumerate((*program.versions, program.versions[-1])):
-                traced = _compare(arch, Path(name), k, version)
+                traced = _compare(arch, Path(name), k, version, prepare)
                 if k == len(program.versions) and traced:
                     raise Difference(f"{arch}: a version that ran before was traced again\n{version!r}")
                 compared[f"compared, {arch}"] += 1
@@ -44,11 +51,11 @@ def check(program: Program, archs: Sequence[str]) -> Counter[str]:
     return compared
 
 
-def _compare(arch: str, folder: Path, k: int, version: Version) -> int:
+def _compare(arch: str, folder: Path, k: int, version: Version, prepare: Callable[[], None]) -> int:
     """Run a version with a cache, and without; return how many kernels were traced with a cache."""
     for file, text in zip(("program.py", "helper.py"), version.files()):
         (folder / file).write_text(text)
-    with_cache, traced, without = _in_a_process(arch, folder)
+    with_cache, traced, without = _in_a_process(arch, folder, prepare)
     if not np.array_equal(with_cache.view(np.uint32), without.view(np.uint32)):
         raise Difference(f"{arch}: version {k} gives {with_cache} with a cache, {without} without\n{version!r}")
     expected = version.expected()
@@ -57,26 +64,29 @@ def _compare(arch: str, folder: Path, k: int, version: Version) -> int:
     return traced
 
 
-def _in_a_process(arch: str, folder: Path) -> tuple[np.ndarray, int, np.ndarray]:
-    """The result with the cache in a folder, how many kernels were traced, and the result without a cache; from a fork of this process,
-    which has imported the package, but should have opened no device."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        with os.fdopen(writing, "wb") as out:
-            pickle.dump(_outcome(arch, folder), out)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as data:
-        outcome = data.read()
-    os.waitpid(child, 0)
-    if not outcome:
-        raise Difference(f"{arch}: the process ended without a result")
-    results = pickle.loads(outcome)
-    if isinstance(results, str):
-        raise Difference(f"{arch}: {results}")
-    return results  # type: ignore[no-any-return]
+def _in_a_process(arch: str, folder: Path, prepare: Callable[[], None]) -> tuple[np.ndarray, int, np.ndarray]:
+    """The result with the cache in a folder, how many kernels were traced, and the result without a cache; from a process of its own, a
+    fork of one that has imported the package and opened no device."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["spirograd"])
+    reading, writing = processes.Pipe(duplex=False)
+    child = processes.Process(target=_send, args=(writing, arch, folder, prepare))
+    child.start()
+    writing.close()
+    try:
+        outcome = reading.recv()
+    except EOFError:
+        raise Difference(f"{arch}: the process ended without a result") from None
+    finally:
+        child.join()
+    if isinstance(outcome, str):
+        raise Difference(f"{arch}: {outcome}")
+    return outcome  # type: ignore[no-any-return]
+
+
+def _send(to: Connection, arch: str, folder: Path, prepare: Callable[[], None]) -> None:
+    prepare()
+    to.send(_outcome(arch, folder))
 
 
 def _outcome(arch: str, folder: Path) -> Any:
@@ -114,6 +124,11 @@ def _counted() -> Iterator[list[str]]:
 
     with patch.object(kernel_tracing, "_trace", counting):
         yield traced
+
+
+def compare_no_values() -> None:
+    """Have a process recall traces whatever they have read."""
+    Values.put = lambda self, text: self.texts.append(text)  # type: ignore[method-assign]
 
 
 def failure(program: Program, archs: Sequence[str]) -> str:
