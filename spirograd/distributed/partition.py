@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from spirograd.ad.memory_keys import FieldOrArray
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
@@ -93,6 +94,12 @@ class Partition(NearNames):
         return f"<partition {described}; this process owns {tuple(self.owned)}>"
 
     # --- memory ----------------------------------------------------------------------------------------------------------------
+
+    @overload
+    def field(self, dtype: DType | type[float] | type[int], needs_grad: bool = ..., name: str = ...) -> ScalarField: ...
+
+    @overload
+    def field(self, dtype: object, needs_grad: bool = ..., name: str = ...) -> MemberField: ...
 
     def field(self, dtype: object, needs_grad: bool = False, name: str = "") -> MemberField:
         """Return a field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those

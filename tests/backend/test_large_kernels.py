@@ -50,7 +50,7 @@ def test_a_long_chain_of_elif(session, tmp_path, depth: int) -> None:
 @pytest.mark.archs("cpu")  # by llvmgen
 def test_a_chain_of_elif_is_cut(session, tmp_path) -> None:
     """Into functions, which take and return values of several types."""
-    depth = 400
+    depth = 1000  # more than run as lanes
     lines = ["a, b, count, found = x[i], 1.0, 0, False"]
     for k in range(depth):
         lines += [f"{'el' if k else ''}if a < {k}.5:", f"    b, count, found = a * {k % 9}.0 + b, {k} + i, True"]

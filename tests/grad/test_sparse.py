@@ -442,7 +442,7 @@ def test_more_pass_than_were_counted(session: Any) -> None:
         values = np.ones(N, np.int32)
         b.allocation.device.upload(b.allocation.buffer, 0, memoryview(values).cast("B"))
         x.grad.fill(0.0)
-        with pytest.raises(sg.AdStackOverflow, match="iterations get to the loops with adstacks here") as caught:
+        with pytest.raises(sg.AdStackOverflow, match="iterations reach the loops with adstacks here") as caught:
             run.grad(b)
             sg.sync()
         assert "test_sparse.py" in str(caught.value)

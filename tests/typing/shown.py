@@ -75,7 +75,7 @@ reveal_type(total.grad(2.0, x, returned=1.0))  # None
 reveal_type(total.spirv_asm())  # dict[str, str]
 reveal_type(total.llvm())  # str
 reveal_type(total.asm())  # str
-reveal_type(total.stages())  # dict[str, Any]
+reveal_type(total.stages())  # dict[str, str | bytes]
 reveal_type(total.step(print, 2.0, x))  # float
 reveal_type(Solver().step(0.1))  # int
 reveal_type(Solver().step.grad.explain())  # str
