@@ -66,7 +66,9 @@ def test_few_thread_slots_make_long_loops(arch: str) -> None:
         x.fill(0.3)
         y.grad.fill(1)
         if limited and memory == 80_000:
-            with pytest.raises(sg.SpirogradRuntimeError, match=r"this loop was complete; give adstacks more memory[^$]*for t in range\(n\)"):
+            with pytest.raises(
+                sg.SpirogradRuntimeError, match=r"this loop was complete; give adstacks more memory[^$]*for t in range\(n\)"
+            ):
                 run.grad(300)
                 sg.sync()
             continue
