@@ -82,7 +82,7 @@ def _files(packages: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
             for entry in entries:
                 if entry.name.endswith(".py"):
                     files.append((entry.path, entry.stat()))
-                elif entry.is_dir():
+                elif entry.name != "__pycache__" and entry.is_dir():  # which has many entries, and no sources
                     folders.append(entry.path)
     return sorted(files)
 
