@@ -205,7 +205,7 @@ class _Places:
 
     def __init__(self, index: Op, width: int, remainders: Sequence[Op], rows: Mapping[Op, int]) -> None:
         self._known: dict[Op, _Place | None] = {}
-        for op in remainders:  # By several rows: the column, and so many times the width as the row is beyond a multiple of these.
+        for op in remainders:  # A remainder of several rows is the column, plus the width for each row beyond a multiple of these rows.
             self._known[op] = _Place(1, 0, {} if op.args[1].attr == width else {op: width})
         first: dict[int, Op] = {}
         for op, divisor in rows.items():
