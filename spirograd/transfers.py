@@ -154,12 +154,13 @@ class Transfers:
         if sharing is None:
             return None
         whole, write_back = value, None
+        used: object = None  # the copy that the launch works on
         aligned = found.address % _FOREIGN_ALIGNMENT == 0
         if not (found.contiguous and aligned):
             if not is_torch(value):
                 reason = f"does not begin at a multiple of {_FOREIGN_ALIGNMENT} bytes" if found.contiguous else "is not contiguous"
                 raise SpirogradRuntimeTypeError(render(f"{label}: the array {reason}", None, "pass a contiguous copy"))
-            whole = self._clone(value)
+            whole = used = self._clone(value)
             write_back = functools.partial(_copy_into, value.detach(), whole, label)
             found = device_array(whole) or found
         buffer = sharing.adopt(found.address, found.nbytes)
@@ -173,9 +174,10 @@ class Transfers:
         if not found.writable:  # whether the kernel writes is known only after its launch
             copy = self.session.memory.allocate(max(found.nbytes, 1))
             copy.copy_from(allocation, found.nbytes)
-            allocation, write_back = copy, functools.partial(_refuse_write, label)
+            allocation = used = copy
+            write_back = functools.partial(_refuse_write, label)
         if index is not None:
-            self._device.append((index, label, value, whole if whole is not value else None))
+            self._device.append((index, label, value, used))
         shape = found.shape[: len(found.shape) - len(element_shape)]
         return ArrayBinding(allocation.address, shape, 0, 0, allocation), write_back
 
@@ -244,7 +246,7 @@ class Transfers:
                 self.session.sharing.precede(stream)
         if self._copies and len(self._host) > 1:
             _refuse_copies(self._host, written)
-        if self._clones and len(self._device) > 1:
+        if len(self._device) > 1 and any(copy is not None for *_, copy in self._device):
             _refuse_copies([(index, label, unread(array), copy) for index, label, array, copy in self._device], written)
         for index, run in self.pending:
             if index in written:

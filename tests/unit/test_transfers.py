@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -74,3 +75,13 @@ def test_arrays_are_described_without_reading_them() -> None:
 
     array = device_arrays.unread(Array())
     assert (array.ctypes.data, array.shape, array.strides, array.itemsize) == (256, (3, 2), (8, 4), F)
+
+
+def test_a_copy_of_an_array_that_is_read_only_is_compared_too(launch: transfers.Transfers, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = aligned(8)
+    described = device_arrays._of_torch(memory)
+    launch.bind(memory, (), 0, "argument `a`")
+    monkeypatch.setattr(transfers, "device_array", lambda value: dataclasses.replace(described, writable=False))
+    launch.bind(memory, (), 1, "argument `b`")
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="argument `a` and argument `b` overlap in memory"):
+        launch.finish({0})
