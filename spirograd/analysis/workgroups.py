@@ -16,7 +16,7 @@ from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 _DEFAULT = 256
 # Invocations of a workgroup whose subgroups run groups of their own.
 TOGETHER = 128
-# Workgroups of fewer invocations leave half of a multiprocessor of NVIDIA's empty, which holds 32 of them, and 2,048 invocations.
+# A multiprocessor of NVIDIA's GPUs holds 32 workgroups and 2,048 invocations, so smaller workgroups leave part of it empty.
 _HALF_FULL = 64
 _IN_GROUPS = ops.TILES | {ops.workgroup_barrier}
 # Operations of a body of which an invocation runs several iterations at a time. Longer bodies would take too many registers. H200, 128M
@@ -44,13 +44,13 @@ def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
 
 
 def is_half_full(size: int, caps: Capabilities) -> bool:
-    """Return whether workgroups of ``size``, which the program says (0: it says none), leave half of a GPU idle."""
+    """Return whether workgroups of the ``size`` that a program gives a loop (0: it gives none) are too small to fill a GPU."""
     return 0 < size < _HALF_FULL and not caps.cpu_driver
 
 
 def groups_together(task: Op, size: int, caps: Capabilities) -> int:
-    """Return how many groups of ``size`` of a grouped task share a workgroup: several if each is a subgroup that uses neither shared memory
-    nor barriers of the group, since a multiprocessor holds more workgroups of 128 than a quarter as many of 32 (32 each on NVIDIA)."""
+    """Return how many groups of ``size`` of a grouped task share a workgroup: several if each group is one subgroup and uses neither shared
+    memory nor barriers of the group. In workgroups of 32, groups would fill half of a multiprocessor, see `_HALF_FULL`."""
     alone = not caps.target.subgroups_in_order or not caps.subgroup_read or size != caps.subgroup_size
     if alone or any(op.code in _IN_GROUPS or isinstance(ref_of(op), SharedRef) for op in task.regions[1].walk()):
         return 1

@@ -22,7 +22,7 @@ class SpirogradError(Exception):
     """Base of all exceptions that spirograd raises on purpose."""
 
     def __str__(self) -> str:
-        text = BaseException.__str__(self)  # that of a KeyError would quote the text
+        text = BaseException.__str__(self)  # KeyError's method would put the text in quotes
         return text if _translation is None else _translation(text)
 
 

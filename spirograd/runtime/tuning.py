@@ -204,7 +204,7 @@ class Tuning:
         self._tuner.enqueue(self)
 
     def compile_candidates(self) -> None:
-        """Compile and load the alternatives that are wanted, and begin to measure them. For the thread of the tuner."""
+        """Compile and load the requested alternatives, and begin to measure them. The tuner's thread calls this."""
         for name in sorted(self._requested - set(self._candidates)):
             if self._tuner.closed:
                 return

@@ -462,7 +462,7 @@ class ScalarField(Contents, Field):
         return None if places is None or places.form is None else places.address(key)
 
     def _memory_of(self, component: int) -> ScalarField:
-        """Return the field that has the memory of a component: this one, or that of a component that lies apart."""
+        """Return the field whose memory holds a component: this one, or the component's own if it is placed apart."""
         return self
 
     def _read(self, address: int) -> bool | int | float:

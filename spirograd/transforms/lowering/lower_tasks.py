@@ -20,7 +20,7 @@ from spirograd.analysis.workgroups import (
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, u1, unsigned
 from spirograd.base.options import SINGLY
-from spirograd.base.records import dataclass, replace
+from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, LoopAttr, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
@@ -100,8 +100,10 @@ class _LowerTasks(Rewriter):
                     blocks = _Blocks(1, 1, None, None)
             self._range(op, size, blocks)
             coarsening = blocks.factor
-        attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
-        attr = replace(attr, alternatives=alternatives)
+        old = op.attr
+        attr = TaskAttr(
+            "invocations", old.name, size, places=old.places, coarsening=coarsening, grouped=old.grouped, alternatives=alternatives
+        )
         return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _blocks(self, task: Op, size: int) -> _Blocks:

@@ -1,4 +1,5 @@
-"""Sizes of workgroups: alternatives to the default that measurements may choose, the one that the options name, and larger ones."""
+"""Sizes of workgroups: larger ones where the program asks for too few invocations, and alternatives to the default that measurements may
+choose, or the one that the options name."""
 
 from __future__ import annotations
 
