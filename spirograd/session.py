@@ -330,7 +330,7 @@ class Session:
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
             parts = [None if part is None else part.allocation for part in roles]
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
-            binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
+            binding = ArrayBinding(allocation.address, array.extents_in_memory, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
             array._sg_binding = binding  # last: other threads look at it

@@ -291,6 +291,8 @@ def _parameters(declared: Sequence[Declared], args: Sequence[nodes.ScalarArg | n
             first += p.t.size
             continue
         if isinstance(arg, nodes.ArrayArg):
+            if arg.layout:
+                raise SpirogradUnsupportedError(f"argument `{p.name}` has layout {arg.layout}: kernels of a module take row-major arrays")
             parameters.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
         else:
             parameters.append(Parameter(p.name, "scalar", first, arg.dtype))
