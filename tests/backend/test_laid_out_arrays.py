@@ -232,7 +232,8 @@ def test_copies(arch: str) -> None:
     plain.fill(5)
     x.copy_from(plain)
     assert (x.to_numpy() == 5).all()
-    np.testing.assert_array_equal(np.from_dlpack(x), np.full(SHAPE, 5, np.float32))
+    if x.__dlpack_device__()[0] == 1:  # NumPy takes memory of the host only.
+        np.testing.assert_array_equal(np.from_dlpack(x), np.full(SHAPE, 5, np.float32))
 
 
 def test_the_index_in_messages(arch: str) -> None:
