@@ -19,7 +19,7 @@ from validation.compiling import compile_case
 from validation.matrix import Row, totals, write_html, write_markdown
 from validation.profiles import PROFILES
 from validation.running import run_cases
-from validation.tools import LIMITS
+from validation.tools import ABSENT, LIMITS, Limit
 
 _ARCH = (
     "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
@@ -110,6 +110,24 @@ def _validate(cases: list[Case], options: argparse.Namespace, archs: list[str]) 
     return list(rows.values())
 
 
+def absent(rows: list[Row]) -> dict[str, list[str]]:
+    """Return the checks that did not look at every module because a tool is missing, by the message that names the tool."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        for profile, compiled in row.compiled.items():
+            for check, verdict in compiled.verdicts.items():
+                if verdict.status == ABSENT:
+                    found.setdefault(verdict.text, set()).add(check if check != "valid" else f"{check} ({PROFILES[profile].target_name})")
+    return {reason: sorted(checks) for reason, checks in found.items()}
+
+
+def idle_limits(rows: list[Row]) -> list[Limit]:
+    """Return the limits that no case meets any more, among those whose tools looked at every module."""
+    met = {text for row in rows for compiled in row.compiled.values() for text in compiled.limits}
+    skipped = {check.split()[0] for checks in absent(rows).values() for check in checks}
+    return [limit for limit in LIMITS if limit.why not in met and limit.tool not in skipped]
+
+
 def _summary(rows: list[Row], options: argparse.Namespace, archs: list[str]) -> int:
     for line in totals(rows, options.profiles, archs):
         print(line)
@@ -118,9 +136,10 @@ def _summary(rows: list[Row], options: argparse.Namespace, archs: list[str]) -> 
         print(f"\n{row.case.name}  ({row.case.place})")
         for line in row.failures:
             print(f"  {line}")
+    for reason, checks in absent(rows).items():
+        print(f"\nnot checked: {', '.join(checks)}: {reason}")
     whole = not options.only and set(options.profiles) == set(PROFILES)
-    met = {text for row in rows for compiled in row.compiled.values() for text in compiled.limits}
-    idle = [limit for limit in LIMITS if whole and limit.why not in met]
+    idle = idle_limits(rows) if whole else []
     for limit in idle:
         print(f"\nno case meets this limit any more; take it off the list in validation/tools.py: {limit.why}")
     print(f"\n{len(rows)} cases, {len(failed)} with failures; {options.out}/matrix.html")
