@@ -17,13 +17,13 @@ from validation.case import Case, load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
 from validation.matrix import Row, totals, write_html, write_markdown
-from validation.profiles import PROFILES
+from validation.profiles import DEVICES, PROFILES
 from validation.running import run_cases
 from validation.tools import ABSENT, LIMITS, Limit
 
 _ARCH = (
     "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
-    "amdgpu for gfx1100; it needs `pip install tinygrad`"
+    "amdgpu for gfx1100; it needs `pip install tinygrad`. vulkan-m1 is a session on vulkan with the profile m1, and so on"
 )
 
 
@@ -55,10 +55,15 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _back_ends() -> list[str]:
-    """Those that work here, and the emulator."""
+    """Return the back ends that work here, and the emulator."""
     names = ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal")
     emulator = [] if rdna3.missing() else [rdna3.NAME]
     return [*[arch for arch in names if arch in sg.available_archs()], *emulator]
+
+
+def _restricted(present: list[str]) -> list[str]:
+    """Return the sessions with a profile that work here, "vulkan-m1"."""
+    return [name for name in DEVICES if name.partition("-")[0] in present]
 
 
 def main() -> int:
@@ -71,9 +76,10 @@ def main() -> int:
         return 0
     present = _back_ends()
     archs = [] if options.no_run else options.arch or present
-    unknown = [arch for arch in archs if arch not in present]
+    known = [*present, *_restricted(present)]
+    unknown = [arch for arch in archs if arch not in known]
     if unknown:
-        sys.exit(f"{', '.join(unknown)} cannot be used here; there are {', '.join(present)}")
+        sys.exit(f"{', '.join(unknown)} cannot be used here; there are {', '.join(known)}")
     rows = _validate(cases, options, archs)
     options.out.mkdir(parents=True, exist_ok=True)
     write_markdown(rows, options.profiles, archs, options.out / "matrix.md")

@@ -35,7 +35,7 @@ def test_the_corpus_is_large() -> None:
 def profiles_of(name: str) -> list[str]:
     """What a case is compiled for by day.
 
-    Of the four profiles of Vulkan and wgpu it meets one: one generator makes the modules of all, and cases that are the same on other types
+    Of the profiles of Vulkan and wgpu it meets one: one generator makes the modules of all, and cases that are the same on other types
     meet each in turn. A case that needs a type that is optional meets one that can do everything, and one with next to nothing, which
     refuses it. Architectures of one vendor hardly differ, so it meets one of a vendor. For GPUs of vendors LLVM takes most of the time, and
     one emitter makes the code of all: of cases that are the same on other types, and of gradients, every sixth meets a vendor, each time
@@ -48,7 +48,7 @@ def profiles_of(name: str) -> list[str]:
         count = [other for other in CASES if other.rpartition("_")[0] == kind].index(name)
     turns = [(profile,) for profile in SPIRV]
     if CASES[name].needs:
-        turns = [("vulkan-bare", "wgpu"), ("vulkan", "wgpu-bare")]
+        turns = [("vulkan-bare", "wgpu"), ("vulkan", "wgpu-browser")]
     vendor = list((PTX, AMDGPU)[(number + count // 6) % 2])
     return [*turns[number % len(turns)], *([] if count % 6 else [vendor[number // 2 % len(vendor)]])]
 
