@@ -79,7 +79,8 @@ class Session:
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
         limit, threads = _bytes(config.device_memory_GB), config.cpu_max_num_threads
-        self.device = open_device(config.arch, config.device, debug=config.debug, max_threads=threads, device_memory_bytes=limit)
+        options = {"debug": config.debug, "max_threads": threads, "device_memory_bytes": limit}
+        self.device = open_device(config.arch, config.device, config.profile, **options)
         if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
             self.device.close()
             raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
