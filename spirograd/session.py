@@ -289,9 +289,12 @@ class Session:
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump, telling, shown = knobs.get("SG_DUMP"), self._tells_fusion(), self._shows_stages()
+        shown = shown or bool(knobs.get("SG_OVERRIDE"))
         if shown or self.cache is None or self.caps.target.interpreted:
-            named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
-            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
+            key = None if shown else _NOT_KEPT  # files of stages have it in their names
+            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), key)
+            if self.assembler is not None and len(compiled.binaries) > 1:  # several at the same time
+                compiled = self.assembler.assemble(compiled)
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
