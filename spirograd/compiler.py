@@ -68,6 +68,7 @@ from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
+from spirograd.transforms.tasks.block_copies import block_copies
 from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.contract import contract
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
@@ -140,6 +141,7 @@ def compile_kernel(
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_adstacks, kernel, "kernel")
         kernel = run.apply(private_copies, kernel, "kernel")
+        kernel = run.apply(block_copies, kernel, "kernel")
         kernel = run.apply(size_groups, kernel, "kernel")
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
