@@ -220,6 +220,7 @@ def test_family_behaviour(family: str) -> None:
     import spirograd.compat.taichi
 
     ti: Any = getattr(spirograd.compat, family)
+    assert ti.lang.impl.get_runtime().prog is None  # by which programs learn that they must call `init`
     ti.init(arch=ti.amdgpu, log_level=ti.ERROR)  # the CPU takes over, as in the family
     assert ti.lang.impl.current_cfg().arch == ti.cfg.arch == "cpu"
     runtime = ti.lang.impl.get_runtime()
