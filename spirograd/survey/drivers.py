@@ -76,7 +76,7 @@ def environment(driver: Driver, folder: Path, root: Path = Path("/")) -> dict[st
     chroot; the paths in the variables are as a process in it sees them. Raises SpirogradRuntimeError with the file that is missing and
     the package that has it.
     """
-    file, shim = _files(driver, root)
+    file, shim = files(driver, root)
     manifest = _inside(_manifest(driver, file, folder), root) if driver.library else file
     variables = {"VK_DRIVER_FILES": manifest, "VK_ICD_FILENAMES": manifest}  # The second is the name in loaders before 1.3.207.
     if shim:
@@ -87,13 +87,13 @@ def environment(driver: Driver, folder: Path, root: Path = Path("/")) -> dict[st
 def missing(driver: Driver, root: Path = Path("/")) -> str:
     """Return why ``driver`` cannot be loaded from the system in ``root``, "" if it can."""
     try:
-        _files(driver, root)
+        files(driver, root)
     except SpirogradRuntimeError as error:
         return str(error)
     return ""
 
 
-def _files(driver: Driver, root: Path) -> tuple[str, str]:
+def files(driver: Driver, root: Path) -> tuple[str, str]:
     """Return the manifest, or the library of a driver without one, and the null device, "" if the driver needs none or has its own."""
     patterns = driver.library or (f"{_MANIFESTS}/{driver.manifest}",)
     file = _first(patterns, root)
