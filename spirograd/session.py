@@ -38,7 +38,7 @@ from spirograd.base.records import replace
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Target
 from spirograd.config import Config, set_option
-from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
+from spirograd.dumps import Compilation, listeners, observers, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key, trace_name
 from spirograd.lang import context
@@ -199,6 +199,7 @@ class Session:
             and self.probes is None
             and not self.caps.target.interpreted
             and not self._shows_stages()
+            and not observers
             and not knobs.get("SG_OVERRIDE")
         )
 
@@ -289,6 +290,8 @@ class Session:
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump, telling, shown = knobs.get("SG_DUMP"), self._tells_fusion(), self._shows_stages()
+        for observer in observers:
+            observer(kernel, options)
         shown = shown or bool(knobs.get("SG_OVERRIDE"))
         if shown or self.cache is None or self.caps.target.interpreted:
             key = None if shown else _NOT_KEPT  # files of stages have it in their names

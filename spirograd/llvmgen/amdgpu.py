@@ -208,4 +208,5 @@ def compile_code_object(text: str, caps: Capabilities, options: CompileOptions) 
             return MachineCode(link_code_object(emitted(module, machine)))
         # Code generation changes the module, so the text comes from a clone.
         binary = link_code_object(machine.emit_object(module.clone()))
+        machine.set_asm_verbosity(True)  # For the comment after each kernel that tells its occupancy.
         return MachineCode(binary, str(module), machine.emit_assembly(module.clone()))

@@ -13,7 +13,7 @@ from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
 from spirograd.base.profiles import restricted
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
@@ -34,6 +34,8 @@ _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Featur
 _CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
 _MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
+_EXECUTABLE = "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR"
+EXECUTABLES = "VK_KHR_pipeline_executable_properties"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
     (_V11, ""),
@@ -42,6 +44,7 @@ _CHAIN = (
     (_FLOAT2, "VK_EXT_shader_atomic_float2"),
     (_CLOCK, "VK_KHR_shader_clock"),
     (_MATRIX, "VK_KHR_cooperative_matrix"),
+    (_EXECUTABLE, EXECUTABLES),
 )
 _CORE = "core"
 _MEMORY_MODEL, _DEVICE_SCOPE = "vulkanMemoryModel", "vulkanMemoryModelDeviceScope"
@@ -241,6 +244,12 @@ def combinations(kind: str, has_arithmetic: bool) -> dict[str, object]:
     # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
     kinds = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
     return {"subgroup_reductions": kinds, "subgroup_scans": kinds}
+
+
+def with_executables(features: Features) -> Features:
+    """Return ``features`` of a device that tells about its machine code, see `inspection`."""
+    told = (_EXECUTABLE, "pipelineExecutableInfo")
+    return replace(features, enabled=features.enabled | {told}, extensions=(*features.extensions, EXECUTABLES))
 
 
 def create_device(features: Features) -> tuple[vk.ffi.CData, int, int]:
