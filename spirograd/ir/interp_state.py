@@ -150,7 +150,7 @@ class Compiler:
             assert isinstance(ref, ArrayRef), ref
             slot = self.buffer("array", ref.arg, ref.role)
             axes = tuple([self.block.get(("shape", ref.arg, k, "primal")) for k in range(ref.ndim)])
-            if any(axis is None for axis in axes[1:]):
+            if any(axes[axis] is None for axis in ref.axes[1:]):
                 raise ValueError(f"{self.kernel.name}: the argument block lacks extents of array {ref.name}")
         dtype = storage(ref.dtype)
 
@@ -182,6 +182,7 @@ class Compiler:
         out of range."""
         view, extents = self.view(ref)
         number, origin = numbering(ref, len(indices))
+        places = range(len(indices)) if not isinstance(ref, ArrayRef) else (*ref.axes, *range(ref.ndim, len(indices)))
         text = ", ".join([f"{{{k}}}" for k in range(len(indices))])
         sizes = ", ".join([f"{{{k + len(indices)}}}" for k in range(len(indices))])
         site = FaultSite("bounds", f"index ({text}) is out of range of {ref.name} of shape ({sizes})", (i64,) * (2 * len(indices)), op.loc)
@@ -212,8 +213,8 @@ class Compiler:
                 element = number(index)
             else:
                 element = 0
-                for i, n in zip(index, sizes):
-                    element = element * n + i
+                for k in places:
+                    element = element * sizes[k] + index[k]
             return element if element < len(env[view]) else out_of_range(env)
 
         return locate

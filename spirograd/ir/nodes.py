@@ -174,8 +174,8 @@ class FieldRef:
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
-    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``: see `ArrayArg`. ``disjoint``:
-    in every launch of the compiled kernel, the array overlaps no other array with this mark, unless the kernel writes neither."""
+    """Array argument ``arg``, dense, elements (of shape ``element_shape``) innermost. ``wide``, ``order``: see `ArrayArg`. ``disjoint``: in
+    every launch of the compiled kernel, the array overlaps no other array with this mark, unless the kernel writes neither."""
 
     name: str
     arg: int
@@ -186,6 +186,12 @@ class ArrayRef:
     wide: bool = False
     state: str = ""
     disjoint: bool = False
+    order: tuple[int, ...] = ()
+
+    @property
+    def axes(self) -> Sequence[int]:
+        """The axes from the slowest to the fastest one in memory."""
+        return self.order or range(self.ndim)
 
 
 class TempKind(Enum):
@@ -443,7 +449,8 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
-    """An array argument. ``wide``: it may have more than `NARROW` scalars, or an axis of more, so that addresses need 64 bits."""
+    """An array argument. ``wide``: it may have more than `NARROW` scalars, or an axis of more, so that addresses need 64 bits. ``order``:
+    the axes from the slowest to the fastest one in memory; empty: row-major."""
 
     name: str
     dtype: DType
@@ -453,6 +460,7 @@ class ArrayArg:
     wide: bool = False
     needs_dual: bool = False
     view: tuple[str, ...] = ()
+    order: tuple[Axis, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

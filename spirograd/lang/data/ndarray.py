@@ -34,8 +34,8 @@ N = TypeVar("N", bound="Ndarray")
 class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
-    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory, row-major.
-    ``layout``: the requested layout of a tensor.
+    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory. ``layout``: of
+    tensors that are not row-major, the axes from the slowest to the fastest one in memory; else None.
     """
 
     shape: tuple[int, ...]
@@ -63,6 +63,8 @@ class Ndarray(Contents, HostScope):
         self.layout = layout
         self._build = build
         self.view = dense_view(self.dtype, self.shape, element_shape)
+        if layout is not None:
+            self.view = slices.view_of_axes(self.dtype, self.shape, element_shape, slices.whole_axes(self.shape), layout)
         self._places: elements.Places | None = None
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
@@ -128,11 +130,8 @@ class Ndarray(Contents, HostScope):
 
     def _corresponding(self, new: Ndarray | None, role: str) -> Ndarray | None:
         """Check an array that kernels may index like this one, and clear the caches of launches."""
-        if new is not None and (
-            not isinstance(new, Ndarray) or (new.dtype, new.view.full_shape, new.shape) != (self.dtype, self.view.full_shape, self.shape)
-        ):
-            given = f"of {new.dtype} and shape {new.view.full_shape}" if isinstance(new, Ndarray) else scalar.describe(new)
-            wanted = f"of {self.dtype} and shape {self.view.full_shape}"
+        if new is not None and (not isinstance(new, Ndarray) or (new._form(), new.shape) != (self._form(), self.shape)):
+            given, wanted = new._form() if isinstance(new, Ndarray) else scalar.describe(new), self._form()
             raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {given}")
         if isinstance(new, BufferView):
             raise SpirogradTypeError(
@@ -140,6 +139,10 @@ class Ndarray(Contents, HostScope):
             )
         self._forget_launches()
         return None if new is None else shadows.register(new, role, self)
+
+    def _form(self) -> str:
+        layout = "" if self.layout is None else f" and layout {self.layout}"
+        return f"of {self.dtype} and shape {self.view.full_shape}{layout}"
 
     def _forget_launches(self) -> None:
         """Clear the caches of launches, which refer to its gradient and its tangents."""
@@ -176,18 +179,14 @@ class Ndarray(Contents, HostScope):
 
     # --- elements ---
 
-    @property
-    def _element_bytes(self) -> int:
-        return math.prod(self.element_shape) * self.dtype.size
-
     def _address(self, key: object) -> int:
         if self._places is None:
-            self._places = elements.places_in_rows(self.dtype, self.shape, math.prod(self.element_shape))
+            self._places = elements.places_in_array(self.dtype, self.shape, self.layout, math.prod(self.element_shape))
         address = self._places.address(key)
         if address is not None:
             return address
         index = element_index(key, self.shape, (), "an ndarray")
-        return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
+        return sum(int(at) * stride for at, (_, stride) in zip(index, self._places.axes))
 
     def _write_scalars(self, address: int, values: Sequence[object]) -> None:
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
@@ -306,7 +305,7 @@ class BufferView(Ndarray):
         self.arr = arr
         self._axes = axes
         self.dtype, self.element_shape, self.layout = arr.dtype, arr.element_shape, None
-        self.view = slices.view_of_axes(arr.dtype, arr.shape, arr.element_shape, axes)
+        self.view = slices.view_of_axes(arr.dtype, arr.shape, arr.element_shape, axes, arr.layout)
         self.shape = self.view.shape
         self._build, self._session = arr._build, arr._session
         kinds = [axis.kind(extent) for axis, extent in zip(axes, arr.shape)]

@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradTypeError
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
-from spirograd.lang.data.views import Block, HostView, dense_view, is_row_major
+from spirograd.lang.data.views import Block, HostView, dense_view, is_row_major, strides_of
 
 # Kind of the part of an axis -> the numbers that a kernel takes for it.
 WHOLE, RANGE, STRIDE, AT = "whole", "range", "stride", "at"
@@ -145,13 +145,15 @@ def _part(axis: Axis, key: object, number: int, what: str) -> Axis:
     return Axis(axis.first + at * axis.step, None)
 
 
-def view_of_axes(dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis]) -> HostView:
-    """Return the layout of the elements of a view of a row-major array of ``shape``."""
+def view_of_axes(
+    dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis], order: Sequence[int] | None = None
+) -> HostView:
+    """Return the layout of the elements of a view of a dense array of ``shape``. ``order``: see `strides_of`."""
     extents = tuple(axis.extent for axis in axes if axis.extent is not None)
     count = math.prod(element_shape)
-    rows = [math.prod(shape[k + 1 :]) * count * dtype.size for k in range(len(shape))]
-    first = sum(axis.first * row for axis, row in zip(axes, rows))
-    strides = [axis.step * row for axis, row in zip(axes, rows) if axis.extent is not None]
+    steps = strides_of(shape, order, count * dtype.size)
+    first = sum(axis.first * step for axis, step in zip(axes, steps))
+    strides = [axis.step * step for axis, step in zip(axes, steps) if axis.extent is not None]
     if 0 in extents or not count:
         return dense_view(dtype, extents, element_shape)
     dims = [*extents, *([count] if element_shape else [])]

@@ -68,9 +68,8 @@ class ArrayProxy(Proxy):
     def __init__(self, arg: int, decl: ArrayArg, role: str = "primal") -> None:
         self.arg = arg
         self.decl = decl
-        self.ref = ArrayRef(
-            decl.name if role == "primal" else f"{decl.name}.{role}", arg, decl.dtype, decl.ndim, decl.element_shape, role, decl.wide
-        )
+        name = decl.name if role == "primal" else f"{decl.name}.{role}"
+        self.ref = ArrayRef(name, arg, decl.dtype, decl.ndim, decl.element_shape, role, decl.wide, order=decl.order)
 
     @property
     def shape(self) -> tuple[Value, ...]:
@@ -130,8 +129,9 @@ class TripletsProxy:
 
 def array_decl(name: str, array: Ndarray) -> ArrayArg:
     """Return how an ndarray is declared as an argument."""
-    wide = is_wide(array.shape, array.element_shape)
-    return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide, array.needs_dual)
+    wide, element_shape = is_wide(array.shape, array.element_shape), tuple(array.element_shape)
+    has_grad = array.grad is not None
+    return ArrayArg(name, array.dtype, len(array.shape), element_shape, has_grad, wide, array.needs_dual, order=array.layout or ())
 
 
 def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:

@@ -68,7 +68,8 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
         if isinstance(array, BufferView):
             return (array._sg_kinds, *array_signature(array.arr))
         decl = array_decl("", array)
-        signature = _signature(decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
+        properties = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
+        signature = _signature(*properties, decl.order) if decl.order else _signature(*properties)
         array._sg_signature = signature  # Read at each launch; an array never changes its type.
     return signature
 
