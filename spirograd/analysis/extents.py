@@ -172,12 +172,12 @@ def element_of(load: Op, indices: Sequence[Size]) -> Element | None:
 
 
 def _array_offset(ref: ArrayRef, indices: Sequence[Size]) -> Size | None:
-    """Return the offset of an element, in bytes, with the extents of elements innermost."""
+    """Return the offset of an element in row-major order, with the extents of elements innermost."""
     if any(isinstance(i, int) and i < 0 for i in indices):
         return None
-    outer: list[tuple[Size, Size]] = [(indices[axis], Extent(ref.arg, axis)) for axis in ref.axes]
+    extents: list[Size] = [Extent(ref.arg, axis) for axis in range(ref.ndim)]
     element: Size = 0
-    for index, extent in (*outer, *zip(indices[ref.ndim :], ref.element_shape)):
+    for index, extent in zip(indices, (*extents, *ref.element_shape)):
         element = Add(Mul(element, extent), index)
     return Mul(element, storage(ref.dtype).size)
 

@@ -107,9 +107,6 @@ class _Packing:
             return struct.pack("<Q", self.memory.add(self.trees[slot.index]))
         if slot.kind == "array":
             array = _array(self.args[slot.index]) if slot.role == "primal" else self.grads.get((slot.index, slot.role))
-            argument = self.kernel.args[slot.index]
-            if array is not None and isinstance(argument, ArrayArg) and argument.order:
-                array = array.transpose(*argument.order, *range(argument.ndim, array.ndim))
             return struct.pack("<Q", 0 if array is None else self.memory.add(array))
         if slot.kind == "shape":
             return struct.pack("<i", _array(self.args[slot.index]).shape[slot.axis])
@@ -161,8 +158,8 @@ def run(
     chunks: int = 1,
     uncontended: bool = False,
 ) -> Outcome:
-    """Run ``kernel`` once. ``args``: one scalar or array for each argument (a NumPy array is accessed in place, in the order of the
-    argument); ``trees``: the memory of each field tree, as any contiguous array; ``grads``: arrays for ``(argument, role)``.
+    """Run ``kernel`` once. ``args``: one scalar or array for each argument (a NumPy array is accessed in place); ``trees``: the memory of
+    each field tree, as any contiguous array; ``grads``: arrays for ``(argument, role)``.
 
     For device IR pass ``source``, the kernel IR that it was lowered from (temporaries and return values are laid out by it), the ``block``
     of its layout, and ``sites`` if its diagnostics are already plain memory operations. ``chunks``, ``uncontended``: see `compile_for_run`.

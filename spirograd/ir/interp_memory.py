@@ -32,11 +32,11 @@ def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> Array:
 
 
 def array_extents(ref: ArrayRef, axes: tuple[Slot | None, ...], block: bytes, elements: int) -> tuple[int, ...]:
-    """Return the extents of an array argument. That of the slowest axis follows from the size of its memory if the block lacks it."""
+    """Return the extents of an array argument. The first one follows from the size of its memory if the block lacks it."""
     outer = [-1 if axis is None else int.from_bytes(block[axis.offset : axis.offset + 4], "little", signed=True) for axis in axes]
-    if outer and outer[ref.axes[0]] < 0:
-        rest = prod([outer[axis] for axis in ref.axes[1:]]) * prod(ref.element_shape)
-        outer[ref.axes[0]] = elements // rest if rest > 0 else 0
+    rest = prod(outer[1:]) * prod(ref.element_shape)
+    if outer and outer[0] < 0:
+        outer[0] = elements // rest if rest > 0 else 0
     return (*outer, *ref.element_shape)
 
 

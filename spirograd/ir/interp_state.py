@@ -12,7 +12,7 @@ from spirograd.base.dtypes import DType, i64, storage
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import AddressSpace, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef
+from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef, in_program_order
 from spirograd.ir.ops import OpCode
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Compiler:
             assert isinstance(ref, ArrayRef), ref
             slot = self.buffer("array", ref.arg, ref.role)
             axes = tuple([self.block.get(("shape", ref.arg, k, "primal")) for k in range(ref.ndim)])
-            if any(axes[axis] is None for axis in ref.axes[1:]):
+            if any(axis is None for axis in axes[1:]):
                 raise ValueError(f"{self.kernel.name}: the argument block lacks extents of array {ref.name}")
         dtype = storage(ref.dtype)
 
@@ -182,9 +182,9 @@ class Compiler:
         out of range."""
         view, extents = self.view(ref)
         number, origin = numbering(ref, len(indices))
-        places = range(len(indices)) if not isinstance(ref, ArrayRef) else (*ref.axes, *range(ref.ndim, len(indices)))
-        text = ", ".join([f"{{{k}}}" for k in range(len(indices))])
-        sizes = ", ".join([f"{{{k + len(indices)}}}" for k in range(len(indices))])
+        order = in_program_order(ref.layout if isinstance(ref, ArrayRef) else (), range(len(indices)))
+        text = ", ".join([f"{{{k}}}" for k in order])
+        sizes = ", ".join([f"{{{k + len(indices)}}}" for k in order])
         site = FaultSite("bounds", f"index ({text}) is out of range of {ref.name} of shape ({sizes})", (i64,) * (2 * len(indices)), op.loc)
         fault = self.fault(site)
 
@@ -213,8 +213,8 @@ class Compiler:
                 element = number(index)
             else:
                 element = 0
-                for k in places:
-                    element = element * sizes[k] + index[k]
+                for i, n in zip(index, sizes):
+                    element = element * n + i
             return element if element < len(env[view]) else out_of_range(env)
 
         return locate

@@ -16,7 +16,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context
-from spirograd.lang.data.views import strides_of
+from spirograd.lang.data.slices import strides_in_memory
 
 if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation, Scalar
@@ -97,10 +97,11 @@ def places_of(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Places | 
     return Places(axes, tuple(layout.components), form_of(dtype, len(layout.components)) if in_row else None)
 
 
-def places_in_array(dtype: DType, shape: tuple[int, ...], order: tuple[int, ...] | None, components: int) -> Places:
-    """Return the places of the elements of a dense array. ``order``: see `strides_of`."""
+def places_in_array(dtype: DType, shape: tuple[int, ...], components: int, layout: Sequence[int] | None) -> Places:
+    """Return the places of the elements of an array. ``layout``: see `Ndarray`."""
     form = form_of(dtype, components)
-    return Places(tuple(zip(shape, strides_of(shape, order, form.size))), (0,), form)
+    strides = [stride * form.size for stride in strides_in_memory(shape, layout)]
+    return Places(tuple(zip(shape, strides)), (0,), form)
 
 
 def entries_of(value: object, element_shape: tuple[int, ...]) -> Sequence[object] | None:

@@ -34,8 +34,8 @@ N = TypeVar("N", bound="Ndarray")
 class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
-    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory. ``layout``: of
-    tensors that are not row-major, the axes from the slowest to the fastest one in memory; else None.
+    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory. ``layout``: the
+    axes as they lie in memory, slowest first; None for row-major.
     """
 
     shape: tuple[int, ...]
@@ -62,8 +62,9 @@ class Ndarray(Contents, HostScope):
         self.element_shape = element_shape
         self.layout = layout
         self._build = build
-        self.view = dense_view(self.dtype, self.shape, element_shape)
-        if layout is not None:
+        if layout is None:
+            self.view = dense_view(self.dtype, self.shape, element_shape)
+        else:
             self.view = slices.view_of_axes(self.dtype, self.shape, element_shape, slices.whole_axes(self.shape), layout)
         self._places: elements.Places | None = None
         self._session = context.session()
@@ -100,6 +101,11 @@ class Ndarray(Contents, HostScope):
         return self
 
     @property
+    def extents_in_memory(self) -> tuple[int, ...]:
+        """The extents of the axes as they lie in memory, slowest first: what kernels take."""
+        return self.shape if self.layout is None else tuple([self.shape[axis] for axis in self.layout])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the elements, without those of gradients and tangents."""
         return self.view.count * self.dtype.size
@@ -130,8 +136,9 @@ class Ndarray(Contents, HostScope):
 
     def _corresponding(self, new: Ndarray | None, role: str) -> Ndarray | None:
         """Check an array that kernels may index like this one, and clear the caches of launches."""
-        if new is not None and (not isinstance(new, Ndarray) or (new._form(), new.shape) != (self._form(), self.shape)):
-            given, wanted = new._form() if isinstance(new, Ndarray) else scalar.describe(new), self._form()
+        if new is not None and (not isinstance(new, Ndarray) or _type_of(new) != _type_of(self)):
+            given = _type_of(new) if isinstance(new, Ndarray) else scalar.describe(new)
+            wanted = _type_of(self)
             raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {given}")
         if isinstance(new, BufferView):
             raise SpirogradTypeError(
@@ -139,10 +146,6 @@ class Ndarray(Contents, HostScope):
             )
         self._forget_launches()
         return None if new is None else shadows.register(new, role, self)
-
-    def _form(self) -> str:
-        layout = "" if self.layout is None else f" and layout {self.layout}"
-        return f"of {self.dtype} and shape {self.view.full_shape}{layout}"
 
     def _forget_launches(self) -> None:
         """Clear the caches of launches, which refer to its gradient and its tangents."""
@@ -179,14 +182,19 @@ class Ndarray(Contents, HostScope):
 
     # --- elements ---
 
+    @property
+    def _element_bytes(self) -> int:
+        return math.prod(self.element_shape) * self.dtype.size
+
     def _address(self, key: object) -> int:
         if self._places is None:
-            self._places = elements.places_in_array(self.dtype, self.shape, self.layout, math.prod(self.element_shape))
+            self._places = elements.places_in_array(self.dtype, self.shape, math.prod(self.element_shape), self.layout)
         address = self._places.address(key)
         if address is not None:
             return address
-        index = element_index(key, self.shape, (), "an ndarray")
-        return sum(int(at) * stride for at, (_, stride) in zip(index, self._places.axes))
+        address = self._places.address(tuple([int(k) for k in element_index(key, self.shape, (), "an ndarray")]))
+        assert address is not None
+        return address
 
     def _write_scalars(self, address: int, values: Sequence[object]) -> None:
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
@@ -247,6 +255,12 @@ class Ndarray(Contents, HostScope):
         made_from = (self.dtype, self.shape, self.element_shape, self.grad is not None, self._build, self.layout, self.needs_dual)
         shadows = [p.to_numpy() if p is not None else None for p in (self.grad, self.dual if self.needs_dual else None)]
         return (_unpickle, (type(self), made_from, self.to_numpy(), shadows))
+
+
+def _type_of(array: Ndarray) -> str:
+    """Return what an array shares with its gradient, for messages."""
+    layout = "" if array.layout is None else f", layout {array.layout}"
+    return f"of {array.dtype} and shape {array.view.full_shape}{layout}"
 
 
 def _unpickle(cls: type[Ndarray], made_from: MadeFrom, data: Array, shadows: list[Array | None]) -> Ndarray:

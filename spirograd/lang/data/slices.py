@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradTypeError
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
-from spirograd.lang.data.views import Block, HostView, dense_view, is_row_major, strides_of
+from spirograd.lang.data.views import Block, HostView, dense_view, is_row_major
 
 # Kind of the part of an axis -> the numbers that a kernel takes for it.
 WHOLE, RANGE, STRIDE, AT = "whole", "range", "stride", "at"
@@ -145,15 +145,22 @@ def _part(axis: Axis, key: object, number: int, what: str) -> Axis:
     return Axis(axis.first + at * axis.step, None)
 
 
+def strides_in_memory(shape: Sequence[int], layout: Sequence[int] | None) -> list[int]:
+    """Return how many elements apart neighbours along each axis are. ``layout``: see `Ndarray`."""
+    order = range(len(shape)) if layout is None else layout
+    strides = {axis: math.prod([shape[inner] for inner in order[k + 1 :]]) for k, axis in enumerate(order)}
+    return [strides[axis] for axis in range(len(shape))]
+
+
 def view_of_axes(
-    dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis], order: Sequence[int] | None = None
+    dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis], layout: Sequence[int] | None
 ) -> HostView:
-    """Return the layout of the elements of a view of a dense array of ``shape``. ``order``: see `strides_of`."""
+    """Return how the elements of a view of an array of ``shape`` lie in memory. ``layout``: see `Ndarray`."""
     extents = tuple(axis.extent for axis in axes if axis.extent is not None)
     count = math.prod(element_shape)
-    steps = strides_of(shape, order, count * dtype.size)
-    first = sum(axis.first * step for axis, step in zip(axes, steps))
-    strides = [axis.step * step for axis, step in zip(axes, steps) if axis.extent is not None]
+    rows = [stride * count * dtype.size for stride in strides_in_memory(shape, layout)]
+    first = sum(axis.first * row for axis, row in zip(axes, rows))
+    strides = [axis.step * row for axis, row in zip(axes, rows) if axis.extent is not None]
     if 0 in extents or not count:
         return dense_view(dtype, extents, element_shape)
     dims = [*extents, *([count] if element_shape else [])]

@@ -79,16 +79,6 @@ def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...]
     return HostView(dtype, shape, element_shape, tuple(blocks), part)
 
 
-def strides_of(shape: Sequence[int], order: Sequence[int] | None, nbytes: int) -> list[int]:
-    """Return the distances in bytes of neighbours along each axis of a dense array. ``order``: the axes from the slowest to the fastest one
-    in memory, None for row-major. ``nbytes``: of an element."""
-    strides = [0] * len(shape)
-    for axis in reversed(range(len(shape)) if order is None else order):
-        strides[axis] = nbytes
-        nbytes *= shape[axis]
-    return strides
-
-
 def dense_view(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...] = ()) -> HostView:
     """Return the view of a dense row-major array."""
     count = math.prod(shape + element_shape)

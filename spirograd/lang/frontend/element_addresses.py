@@ -62,9 +62,9 @@ def _array_place(element: Element) -> tuple[object, Op]:
     assert isinstance(ref, ArrayRef)
     b = scalar.builder()
     total = b.const(0, i64)
-    for axis in ref.axes:
+    for axis, at in enumerate(element.indices):
         extent = b.cast(b.emit(ir.shape, attr=(ref.arg, axis), type=i32), i64)
-        total = _binary(ir.add, _binary(ir.mul, total, extent), b.cast(element.indices[axis], i64))
+        total = _binary(ir.add, _binary(ir.mul, total, extent), b.cast(at, i64))
     return (ref.arg, ref.role), _binary(ir.mul, total, math.prod(ref.element_shape) * storage(ref.dtype).size)
 
 

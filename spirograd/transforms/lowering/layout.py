@@ -147,7 +147,7 @@ def _slots_of_memory(ref: Ref) -> list[Slot]:
     if isinstance(ref, FieldRef):
         return [Slot("tree", ref.tree)]
     if isinstance(ref, ArrayRef):
-        extents = [Slot("shape", ref.arg, axis, dtype=i32) for axis in ref.axes[1:]]
+        extents = [Slot("shape", ref.arg, axis, dtype=i32) for axis in range(1, ref.ndim)]
         return [Slot("array", ref.arg, role=ref.role), *extents]
     return [Slot("temps")] if isinstance(ref, TempRef) else []
 
@@ -351,11 +351,11 @@ class _Layout(Rewriter):
         t = i64 if ref.wide else i32
         values = [self.b.cast(i, t) for i in indices]
         total: Op | None = None
-        for axis in ref.axes:
+        for axis, value in enumerate(values[: ref.ndim]):
             if total is not None:
                 extent = self.b.cast(self._slot(Slot("shape", ref.arg, axis, dtype=i32)), t)
                 total = self.b.emit(ops.mul, total, extent, attr="nsw")
-            total = self._add(total, values[axis])
+            total = self._add(total, value)
         if ref.element_shape:
             count = 1
             for extent_ in ref.element_shape:

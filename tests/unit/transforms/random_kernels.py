@@ -41,7 +41,7 @@ FLAGS = FieldRef("flags", 1, 4, u1, (PARALLEL,), (), Layout((Term(0, 1, 0, 1),),
 SUMS = FieldRef("sums", 2, 5, i32, (3,), (), Layout((Term(0, 1, 0, 4),)))
 LARGEST = FieldRef("largest", 2, 6, f32, (), (), Layout((), (64,)))
 SMALL = FieldRef("small", 2, 7, u8, (4,), (), Layout((Term(0, 1, 0, 1),), (80,)))
-X = ArrayRef("x", 0, f32, 2, order=(1, 0))
+X = ArrayRef("x", 0, f32, 2)
 Y = ArrayRef("y", 1, i64, 1, (2,))
 TREES = {0: 256, 1: 128, 2: 128}
 _READABLE = (OWN, PAIR, ODD, FLAGS, X, Y)
@@ -71,7 +71,7 @@ class _Generator:
                 self.parallel()
         returned = TempRef("result", i64)
         b.store(returned, self.value(i64))
-        args = (ArrayArg("x", f32, 2, order=(1, 0)), ArrayArg("y", i64, 1, (2,)), ScalarArg("n", i32), ScalarArg("a", f32))
+        args = (ArrayArg("x", f32, 2), ArrayArg("y", i64, 1, (2,)), ScalarArg("n", i32), ScalarArg("a", f32))
         return Kernel("random", args, b.end(), (returned,))
 
     def keep(self, op: Op) -> Op:
@@ -248,7 +248,7 @@ def random_kernel(seed: int, types: tuple[DType, ...] = TYPES) -> Kernel:
 def inputs(seed: int) -> tuple[list[Any], dict[int, np.ndarray[Any, Any]]]:
     """Arguments and trees for such a kernel."""
     rng = np.random.default_rng(seed)
-    x = np.asfortranarray((rng.integers(-50, 50, (PARALLEL, 5)) / 4).astype(np.float32))
+    x = (rng.integers(-50, 50, (PARALLEL, 5)) / 4).astype(np.float32)
     y = rng.integers(-(2**40), 2**40, (PARALLEL, 2)).astype(np.int64)
     trees = {}
     for key, size in TREES.items():

@@ -34,7 +34,7 @@ def launch(device: Device, kernel: Kernel, seed: int) -> tuple[Any, str, str, li
 
     def place(array: np.ndarray[Any, Any]) -> Allocation:
         allocation = memory.allocate(array.nbytes)
-        allocation.write(0, memoryview(array.ravel(order="K").view(np.uint8)))
+        allocation.write(0, memoryview(array.reshape(-1).view(np.uint8)))
         allocations.append(allocation)
         return allocation
 
