@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import spirograd
 from spirograd.base.errors import SpirogradError
-from spirograd.commands import cache, demo, doctor, dump, knobs, profile
+from spirograd.commands import cache, demo, doctor, dump, knobs, profile, survey
 
-COMMANDS = {"demo": demo, "doctor": doctor, "dump": dump, "profile": profile, "cache": cache, "knobs": knobs}
+COMMANDS = {"demo": demo, "doctor": doctor, "dump": dump, "profile": profile, "survey": survey, "cache": cache, "knobs": knobs}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,9 +21,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"spirograd {spirograd.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
-        sub = commands.add_parser(
-            name, help=module.HELP, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = commands.add_parser(name, help=module.HELP, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         module.add_arguments(sub)
     return top
 

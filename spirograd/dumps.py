@@ -27,6 +27,8 @@ class Compilation:
 
 # Called with each compilation, which then has its stages. While there are listeners, kernels are compiled and not taken from the cache.
 listeners: list[Callable[[Compilation], None]] = []
+# Called with the IR from the front end, and the options, of each compilation. While there are observers, every kernel is traced anew.
+observers: list[Callable[[Kernel, CompileOptions], None]] = []
 
 
 def stage_path(compiled: CompiledKernel, folder: Path, stage: str) -> Path:

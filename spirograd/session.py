@@ -38,7 +38,7 @@ from spirograd.base.records import replace
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Target
 from spirograd.config import Config, set_option
-from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
+from spirograd.dumps import Compilation, listeners, observers, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key, trace_name
 from spirograd.lang import context
@@ -79,7 +79,8 @@ class Session:
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
         limit, threads = _bytes(config.device_memory_GB), config.cpu_max_num_threads
-        self.device = open_device(config.arch, config.device, debug=config.debug, max_threads=threads, device_memory_bytes=limit)
+        options = {"debug": config.debug, "max_threads": threads, "device_memory_bytes": limit}
+        self.device = open_device(config.arch, config.device, config.profile, **options)
         if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
             self.device.close()
             raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
@@ -198,6 +199,7 @@ class Session:
             and self.probes is None
             and not self.caps.target.interpreted
             and not self._shows_stages()
+            and not observers
             and not knobs.get("SG_OVERRIDE")
         )
 
@@ -288,9 +290,14 @@ class Session:
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
         dump, telling, shown = knobs.get("SG_DUMP"), self._tells_fusion(), self._shows_stages()
+        for observer in observers:
+            observer(kernel, options)
+        shown = shown or bool(knobs.get("SG_OVERRIDE"))
         if shown or self.cache is None or self.caps.target.interpreted:
-            named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
-            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
+            key = None if shown else _NOT_KEPT  # files of stages have it in their names
+            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), key)
+            if self.assembler is not None and len(compiled.binaries) > 1:  # several at the same time
+                compiled = self.assembler.assemble(compiled)
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
@@ -330,7 +337,7 @@ class Session:
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
             parts = [None if part is None else part.allocation for part in roles]
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
-            binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
+            binding = ArrayBinding(allocation.address, array.extents_in_memory, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
             array._sg_binding = binding  # last: other threads look at it

@@ -13,8 +13,8 @@ from spirograd.base.targets import Generator
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import write_stages
 from spirograd.spirvgen.disasm import capabilities
+from spirograd.survey.collecting import Source
 from validation.case import NEEDS, Case
-from validation.collecting import Source
 from validation.tools import CHECKS, FAILED, LIMIT, OK, Verdict, metal_text
 
 REFUSED = "refused"

@@ -58,12 +58,18 @@ UNFOLLOWED = object()  # the adjoint of a result that nothing else depends on
 
 logger = logging.getLogger("spirograd")
 
+# Called with each derivative: its primal, its mode, the shadow of memory, and the result.
+observers: list[Callable[[KernelIR, str, Callable[[Ref], Ref | None], Derivative], None]] = []
+
 
 def derive(
     target: CompileTarget, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None], nesting: Nesting | None = None
 ) -> Derivative:
     """Return `differentiate` for the device and the options of ``target``."""
-    return differentiate(kernel, mode, shadow, target.caps, target.compile_options, nesting)
+    derivative = differentiate(kernel, mode, shadow, target.caps, target.compile_options, nesting)
+    for observer in observers:
+        observer(kernel, mode, shadow, derivative)
+    return derivative
 
 
 @dataclass(slots=True, eq=False)

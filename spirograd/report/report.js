@@ -301,9 +301,15 @@ function describe(kernel) {
   ];
   const summary = make("summary", {}, make("code", {}, kernel.signature), make("span", { class: "badge" }, kernel.arch));
   summary.append(...facts.map((fact) => make("span", { class: "fact" }, fact)));
-  const details = make("details", state.open ? { open: "" } : {}, summary, make("div", { class: "tables" }, taskTable(kernel), blockTable(kernel)));
+  const details = make("details", state.open ? { open: "" } : {}, summary, make("div", { class: "tables" }, ...surveyTable(kernel), taskTable(kernel), blockTable(kernel)));
   details.addEventListener("toggle", () => (state.open = details.open));
   byId("about").replaceChildren(details);
+}
+
+// Only pages of `spirograd survey` have one.
+function surveyTable(kernel) {
+  const titles = ["device", "task", "outcome", "registers", "spills", "instructions", "occupancy", "ms"];
+  return kernel.survey ? [table("Devices", titles, kernel.survey, [3, 4, 5, 7])] : [];
 }
 
 function taskTable(kernel) {

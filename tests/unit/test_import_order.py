@@ -37,6 +37,7 @@ ALLOWED = {
     "interop": {"base", "ir", "lang", "derivatives", "ad"},
     "report": {"base", "ir", "compiler", "dumps", "spirvgen", "llvmgen"},
     "api": {"base", "ad", "config", "derivatives", "kernel_coverage", "lang", "runtime", "session"},
+    "survey": {"base", "ir", "autodiff", "compiler", "derivatives", "dumps", "llvmgen", "report", "runtime"},
     "tools": {"base"},
     "types": {"base", "lang"},
     "math": {"base", "lang"},

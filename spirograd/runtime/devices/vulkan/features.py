@@ -12,7 +12,8 @@ from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
-from spirograd.base.records import dataclass
+from spirograd.base.profiles import restricted
+from spirograd.base.records import dataclass, replace
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
@@ -33,6 +34,8 @@ _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Featur
 _CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
 _MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
+_EXECUTABLE = "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR"
+EXECUTABLES = "VK_KHR_pipeline_executable_properties"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
     (_V11, ""),
@@ -41,6 +44,7 @@ _CHAIN = (
     (_FLOAT2, "VK_EXT_shader_atomic_float2"),
     (_CLOCK, "VK_KHR_shader_clock"),
     (_MATRIX, "VK_KHR_cooperative_matrix"),
+    (_EXECUTABLE, EXECUTABLES),
 )
 _CORE = "core"
 _MEMORY_MODEL, _DEVICE_SCOPE = "vulkanMemoryModel", "vulkanMemoryModelDeviceScope"
@@ -112,8 +116,9 @@ class Features:
     cache_identity: bytes
 
 
-def query(physical: object, instance: Instance) -> Features:
-    """Return the features of ``physical``, a device of ``instance``.
+def query(physical: object, instance: Instance, profile: str = "") -> Features:
+    """Return the features of ``physical``, a device of ``instance``. ``profile``: see `loader.open_device`; features that it lacks are not
+    enabled, either.
 
     Raises SpirogradRuntimeError with the names of required features that it lacks.
     """
@@ -148,6 +153,9 @@ def query(physical: object, instance: Instance) -> Features:
         matrix_shapes=_matrix_shapes(physical, instance, v11, v12, enabled),
         shader_clock=next((scope for feature, scope in _CLOCKS if (_CLOCK, feature) in enabled), ""),
     )
+    if profile:
+        caps = restricted(caps, profile)
+        enabled -= {(group, feature) for group, feature, field in _FEATURES if field and not getattr(caps, field)}
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
     detail = (("kind", kind), ("vulkan", version))
     identity = bytes(ffi.buffer(v11.deviceUUID)) + bytes(ffi.buffer(v11.driverUUID)) + bytes(ffi.buffer(properties.pipelineCacheUUID))
@@ -236,6 +244,12 @@ def combinations(kind: str, has_arithmetic: bool) -> dict[str, object]:
     # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
     kinds = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
     return {"subgroup_reductions": kinds, "subgroup_scans": kinds}
+
+
+def with_executables(features: Features) -> Features:
+    """Return ``features`` of a device that tells about its machine code, see `inspection`."""
+    told = (_EXECUTABLE, "pipelineExecutableInfo")
+    return replace(features, enabled=features.enabled | {told}, extensions=(*features.extensions, EXECUTABLES))
 
 
 def create_device(features: Features) -> tuple[vk.ffi.CData, int, int]:

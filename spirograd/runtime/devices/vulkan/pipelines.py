@@ -16,10 +16,14 @@ from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
 
 
 class Pipelines:
-    """A factory of pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk."""
+    """A factory of pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk.
+    ``flags``: the VkPipelineCreateFlags of all."""
 
-    def __init__(self, device: ffi.CData, functions: SimpleNamespace, push_bytes: int, identity: bytes, folder: Path | None) -> None:
+    def __init__(
+        self, device: ffi.CData, functions: SimpleNamespace, push_bytes: int, identity: bytes, folder: Path | None, flags: int = 0
+    ) -> None:
         self.device = device
+        self._flags = flags
         self.fn = functions
         self.push_bytes = push_bytes
         self._file = folder / f"pipelines-{hashlib.sha256(identity).hexdigest()[:24]}.bin" if folder is not None else None
@@ -49,7 +53,7 @@ class Pipelines:
         check(self.fn.CreateShaderModule(self.device, info, NULL, shader), f"load the SPIR-V module of kernel {name}")
         try:
             entry_name = ffi.new("char[]", entry.encode())
-            pipeline_info = struct("VkComputePipelineCreateInfo", layout=self.layout, basePipelineIndex=-1)
+            pipeline_info = struct("VkComputePipelineCreateInfo", flags=self._flags, layout=self.layout, basePipelineIndex=-1)
             stage = pipeline_info.stage
             stage.sType = vk.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
             stage.stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
