@@ -21,7 +21,7 @@ import pytest
 
 from spirograd.lang import context
 from spirograd.runtime import loader
-from validation.tools import llvm_program
+from validation.tools import llvm_program, naga_program
 
 # Tests of `amdgpu` then run on the emulator of validation/rdna3.
 EMULATOR = "SG_TEST_EMULATOR"
@@ -108,6 +108,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
     "gpus": _gpus,
+    "naga-translate": lambda: None if naga_program() else "not built: validation/naga/build",
     "swiftshader": lambda: None if swiftshader() else "no libvk_swiftshader.so: apt install chromium",
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
