@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import pytest
 from unit.survey.programs import sources
@@ -13,14 +12,6 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compiler import compile_kernel
 from spirograd.derivatives import specialized
 from validation.profiles import AMDGPU, PTX, VULKAN, VULKAN_BARE
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch):
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def test_kernels_and_derivatives_compile_for_any_device(tmp_path):
