@@ -17,8 +17,8 @@ _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s")
 
 
 def stages(kernel: CompiledKernel) -> dict[str, Stage]:
-    """Return the stage ``kernel.sass`` of a kernel whose binary is machine code of CUDA, if it can be listed."""
-    text = listing(kernel.binaries[0]) if kernel.target.generator is Generator.PTX and kernel.binaries else ""
+    """Return the stage ``kernel.sass`` of a kernel whose binaries are machine code of CUDA, if it can be listed."""
+    text = "".join(map(listing, kernel.binaries)) if kernel.target.generator is Generator.PTX else ""
     return {"kernel.sass": text} if text else {}
 
 
