@@ -94,6 +94,16 @@ def test_stages_of_a_driver(double, monkeypatch):
     assert stages["resources"] == ("", ["double_0: VGPRs 12"])
 
 
+def test_a_driver_that_tells_statistics_only(double, monkeypatch):
+    """As NVIDIA's does."""
+    monkeypatch.setattr(
+        type(context.session().device), "code_stages", lambda self, kernel: {"kernel.usage": "double_0: Register Count 16\n"}
+    )
+    double()
+    with pytest.raises(RuntimeError, match=r"its driver shows resources only, which `stages\(\)` has as `kernel\.usage`; see `spirv_asm`"):
+        double.asm()
+
+
 def test_the_machine_code_among_listings():
     assert machine_code({"NIR Shader(s)": "", "ACO IR": "", "Assembly": ""}) == "Assembly"
     assert machine_code({"NAK assembly": "", "other": ""}) == "NAK assembly"
