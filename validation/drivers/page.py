@@ -17,7 +17,6 @@ _REASONS = (
     ("64-bit floats", r"no 64-bit floats|^needs .*\bf64\b"),
     ("64-bit integers", r"no 64-bit integers|^needs .*(?<!_)i64\b"),
     ("64-bit atomics", r"64-bit atomics|^needs atomic_i64$"),
-    ("16-bit floats", r"no 16-bit floats|^needs f16$"),
     ("not for this back end", r"^too much work|^n/a"),
 )
 _INTRODUCTION = """# Drivers
