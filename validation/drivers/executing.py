@@ -6,12 +6,15 @@ import json
 import subprocess
 from collections.abc import Sequence
 
+from tests.fuzz.__main__ import FUZZERS
 from validation.case import Case
 from validation.drivers.records import Record
 from validation.drivers.setups import Setup
 from validation.drivers.systems import OUT, ROOT, Unavailable
 from validation.running import Run, run_cases
 
+# Not stored_traces and partitions, which start processes: these would load the drivers of this machine.
+_KINDS = tuple(kind for kind in FUZZERS if kind not in ("stored_traces", "partitions"))
 _PROBE = """
 import sys, spirograd as sg
 from spirograd.lang.context import session
@@ -56,7 +59,7 @@ def _device(setup: Setup, command: Sequence[str], variables: dict[str, str]) -> 
 def _fuzz(setup: Setup, record: Record, minutes: float, command: Sequence[str], variables: dict[str, str]) -> None:
     """Run random programs, and add how many passed and what is wrong to ``record``."""
     folder = OUT / setup.name / "fuzz"
-    options = ["--minutes", str(minutes), "--on", *setup.archs, "--out", str(folder), "--keep"]
+    options = [*_KINDS, "--minutes", str(minutes), "--on", *setup.archs, "--out", str(folder), "--keep"]
     process = subprocess.run([*command, "-m", "tests.fuzz", *options], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     state = folder / "state.json"
     if not state.exists():

@@ -81,7 +81,9 @@ class System:
             return [_EMULATOR, "-L", str(self.root), str(self.root / f"usr/bin/python{_VERSION}")], variables
         OUT.mkdir(parents=True, exist_ok=True)
         command, variables = loading.python(driver, self.root, OUT)
-        return command, variables | {"PYTHONPATH": str(ROOT)}
+        # This machine's validation layer may be too old for the driver, and report what it does not know.
+        layers = {"VK_LAYER_PATH": str(self.root / "usr/share/vulkan/explicit_layer.d")} if self.suite else {}
+        return command, variables | layers | {"PYTHONPATH": str(ROOT)}
 
 
 def _run(command: Sequence[str]) -> None:
@@ -90,7 +92,7 @@ def _run(command: Sequence[str]) -> None:
         raise Unavailable(f"`{' '.join(command)}` ended with status {done.returncode}: {(done.stdout + done.stderr).strip()[-1000:]}")
 
 
-_MESA = ("mesa-vulkan-drivers", "libvulkan1")
+_MESA = ("mesa-vulkan-drivers", "libvulkan1", "vulkan-validationlayers")
 HOST = System("host")
 TRIXIE = System("trixie", "trixie", _MESA)
 SID = System("sid", "sid", (*_MESA, "mesa-drm-shim"))
