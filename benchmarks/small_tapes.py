@@ -5,6 +5,7 @@ JAX compiles all steps as one loop; a tape sees a call of Python for each launch
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -17,7 +18,10 @@ ROUNDS = 40
 
 def in_jax(start: np.ndarray, steps: int) -> Callable[[], np.ndarray]:
     """Return what runs the same program in JAX and returns the gradient with respect to ``start``."""
-    import jax
+    try:
+        import jax
+    except ModuleNotFoundError:
+        sys.exit("python -m benchmarks.small_tapes needs JAX: pip install '.[jax]'")
     import jax.numpy as jnp
 
     def loss(x: jax.Array) -> jax.Array:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import spirograd as sg
+
+try:
+    import matplotlib
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+except ModuleNotFoundError:
+    sys.exit("the examples need matplotlib and rich: pip install 'spirograd[demo]'")
 
 matplotlib.use("Agg")
 Evaluate = Callable[[], tuple[float, np.ndarray]]

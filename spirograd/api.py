@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from spirograd import kernel_coverage
 from spirograd.base import dtypes, knobs, tracebacks
+from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError, translate_by
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
+from spirograd.base.profiles import PROFILES, describes
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
@@ -101,6 +103,9 @@ def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
             hint = did_you_mean(name, ARCHS) if isinstance(name, str) else ""
             raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}{'; ' if hint else ''}{hint}")
     config = make_config(names[0], options)
+    if config.profile:
+        names = _described_by(config.profile, names)
+        config.arch = names[0]
     level = knobs.get("SG_LOG") or config.log_level
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
@@ -111,6 +116,18 @@ def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     if warning:
         logger.warning(warning)
     context.set_session(session)
+
+
+def _described_by(profile: str, names: list[str]) -> list[str]:
+    """Return the back ends among ``names`` whose devices a profile describes. Raises SpirogradRuntimeError if there is none."""
+    if profile not in PROFILES:
+        hint = did_you_mean(profile, PROFILES)
+        raise SpirogradRuntimeError(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}{'; ' if hint else ''}{hint}")
+    found = [name for name in names if describes(profile, name)]
+    if not found:
+        archs = " or ".join(f"`sg.{arch}`" for arch in ARCHS if describes(profile, arch))
+        raise SpirogradRuntimeError(f"the profile `{profile}` describes no devices of {', '.join(names)}: start with the back end {archs}")
+    return found
 
 
 def _open(names: list[str], config: Config) -> tuple[Session, str]:
@@ -134,7 +151,7 @@ def _choose(names: list[str], config: Config) -> str:
             config.arch = name
             return ""
         reasons.append(f"{name}: {reason}")
-    if config.enable_fallback:
+    if config.enable_fallback and not config.profile:
         config.arch = cpu
         return f"no back end of {names} works here ({'; '.join(reasons)}); using the CPU"
     raise SpirogradRuntimeError(
@@ -203,17 +220,20 @@ def is_logging_effective(level: str) -> bool:
 
 
 @functools.cache
-def _has_data64(arch: str) -> bool:
-    """Return whether the device of ``arch`` computes with 64-bit integers and floats."""
+def _capabilities(arch: str) -> Capabilities | None:
+    """Return the capabilities of the device of ``arch``; None if it cannot be used."""
     if arch not in loader.DEVICES or loader.available(arch) is not None:
-        return False
-    if context.has_session() and context.session().arch == arch:
-        caps = context.session().device.caps
-    else:
-        device = loader.open_device(arch)
-        caps = device.caps
-        device.close()
-    return bool(caps.int64 and caps.float64)
+        return None
+    device = loader.open_device(arch)
+    device.close()
+    return device.caps
+
+
+def _has_data64(arch: str) -> bool:
+    """Return whether the session, if it runs on ``arch``, else its device, computes with 64-bit integers and floats."""
+    in_session = context.has_session() and context.session().arch == arch
+    caps = context.session().device.caps if in_session else _capabilities(arch)
+    return caps is not None and caps.int64 and caps.float64
 
 
 def is_extension_supported(arch: str, ext: extension) -> bool:

@@ -68,6 +68,7 @@ from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
+from spirograd.transforms.tasks.block_copies import block_copies
 from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.contract import contract
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
@@ -140,6 +141,7 @@ def compile_kernel(
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_adstacks, kernel, "kernel")
         kernel = run.apply(private_copies, kernel, "kernel")
+        kernel = run.apply(block_copies, kernel, "kernel")
         kernel = run.apply(size_groups, kernel, "kernel")
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
@@ -342,13 +344,12 @@ def _spirv(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> Compiled
 
 
 def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
-    """LLVM, for GPUs: one module, with an entry for each task."""
-    from spirograd.llvmgen.gpu import emit_kernel, entry_names
-    from spirograd.llvmgen.translate import ASSEMBLY, DIALECTS, LOADED, translate
+    """LLVM, for GPUs: an entry for each task, in one module, or in several that are compiled at the same time."""
+    from spirograd.llvmgen.gpu import emit_kernel, emit_modules, entry_names
+    from spirograd.llvmgen.translate import ASSEMBLY, DIALECTS, LOADED, translate, translate_modules
 
-    generator = run.ctx.caps.target.generator
-    text = emit_kernel(kernel, artifact.args, DIALECTS[generator], run.ctx.caps, run.ctx.options)
-    code = translate(text, run.ctx.caps, run.ctx.options)
+    caps, options = run.ctx.caps, run.ctx.options
+    dialect = DIALECTS[caps.target.generator]
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
     tasks = tuple(
         replace(
@@ -359,9 +360,14 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
         )
         for op, info, entry in named
     )
-    if run.ctx.options.keep_stages:
-        run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir}
-        run.stages |= {LOADED[generator]: code.binary, ASSEMBLY[generator]: code.assembly}
+    if not options.keep_stages:
+        texts, modules = emit_modules(kernel, artifact.args, dialect, caps, options)
+        tasks = tuple([replace(info, binary=module) for info, module in zip(tasks, modules)])
+        return replace(artifact, tasks=tasks, binaries=tuple(translate_modules(texts, caps, options)))
+    text = emit_kernel(kernel, artifact.args, dialect, caps, options)  # in one file, for readers
+    code, generator = translate(text, caps, options), caps.target.generator
+    run.stages |= {"kernel.ll": text, "kernel.opt.ll": code.optimized_ir}
+    run.stages |= {LOADED[generator]: code.binary, ASSEMBLY[generator]: code.assembly}
     return replace(artifact, tasks=tasks, binaries=(code.binary,))
 
 

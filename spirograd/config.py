@@ -25,6 +25,7 @@ class Config:
 
     arch: str = "cpu"
     device: str = ""
+    profile: str = ""
     default_fp: DType = f32
     default_ip: DType = i32
     debug: bool = False

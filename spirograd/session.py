@@ -79,7 +79,8 @@ class Session:
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
         limit, threads = _bytes(config.device_memory_GB), config.cpu_max_num_threads
-        self.device = open_device(config.arch, config.device, debug=config.debug, max_threads=threads, device_memory_bytes=limit)
+        options = {"debug": config.debug, "max_threads": threads, "device_memory_bytes": limit}
+        self.device = open_device(config.arch, config.device, config.profile, **options)
         if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
             self.device.close()
             raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
@@ -291,9 +292,12 @@ class Session:
         dump, telling, shown = knobs.get("SG_DUMP"), self._tells_fusion(), self._shows_stages()
         for observer in observers:
             observer(kernel, options)
+        shown = shown or bool(knobs.get("SG_OVERRIDE"))
         if shown or self.cache is None or self.caps.target.interpreted:
-            named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
-            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
+            key = None if shown else _NOT_KEPT  # files of stages have it in their names
+            compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), key)
+            if self.assembler is not None and len(compiled.binaries) > 1:  # several at the same time
+                compiled = self.assembler.assemble(compiled)
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
@@ -333,7 +337,7 @@ class Session:
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
             parts = [None if part is None else part.allocation for part in roles]
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
-            binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
+            binding = ArrayBinding(allocation.address, array.extents_in_memory, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
             array._sg_binding = binding  # last: other threads look at it

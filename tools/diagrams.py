@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,6 +108,9 @@ def main() -> int:
     """Render diagrams that changed, and remove files without a diagram."""
     if len(sys.argv) != 2:
         print(__doc__)
+        return 2
+    if not shutil.which("chromium"):
+        print("tools/diagrams.py needs chromium, which runs Mermaid: apt install chromium", file=sys.stderr)
         return 2
     wanted = [found for page in sorted(DOCS.rglob("*.md")) for found in diagrams(page)]
     for file in {*FOLDER.glob("*.svg")} - {file for file, _ in wanted}:

@@ -9,13 +9,18 @@ Coefficients are rounded to the working type one by one, lowest first, and the o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mpmath as mp
 import numpy as np
+
+try:
+    import mpmath as mp
+except ModuleNotFoundError:
+    sys.exit("tools/fit_polynomials.py needs mpmath: pip install mpmath")
 
 mp.mp.dps = 60
 OUTPUT = Path(__file__).parent.parent / "spirograd" / "transforms" / "math" / "coefficients.py"

@@ -16,7 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+try:
+    from PIL import Image
+except ModuleNotFoundError:
+    sys.exit("tools/gallery.py needs Pillow and what the examples need: pip install '.[demo,media]'")
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "images"

@@ -193,6 +193,8 @@ def nested(name: str, annotation: str, entries: Iterable[str]) -> str:
 
 def main() -> None:
     directory = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_DIRECTORY
+    if not (directory / "spirv.core.grammar.json").exists():
+        sys.exit(f"tools/gen_spirv_grammar.py: {directory} has no spirv.core.grammar.json: apt install spirv-headers, or name its folder")
     core = json.loads((directory / "spirv.core.grammar.json").read_text())
     glsl = json.loads((directory / "extinst.glsl.std.450.grammar.json").read_text())
     add_later(core)

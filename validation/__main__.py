@@ -17,13 +17,13 @@ from validation.case import Case, load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
 from validation.matrix import Row, totals, write_html, write_markdown
-from validation.profiles import PROFILES
+from validation.profiles import DEVICES, PROFILES
 from validation.running import run_cases
-from validation.tools import LIMITS
+from validation.tools import ABSENT, LIMITS, Limit
 
 _ARCH = (
     "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
-    "amdgpu for gfx1100; it needs `pip install tinygrad`"
+    "amdgpu for gfx1100; it needs `pip install tinygrad`. vulkan-m1 is a session on vulkan with the profile m1, and so on"
 )
 
 
@@ -55,10 +55,15 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _back_ends() -> list[str]:
-    """Those that work here, and the emulator."""
+    """Return the back ends that work here, and the emulator."""
     names = ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal")
     emulator = [] if rdna3.missing() else [rdna3.NAME]
     return [*[arch for arch in names if arch in sg.available_archs()], *emulator]
+
+
+def _restricted(present: list[str]) -> list[str]:
+    """Return the sessions with a profile that work here, "vulkan-m1"."""
+    return [name for name in DEVICES if name.partition("-")[0] in present]
 
 
 def main() -> int:
@@ -71,9 +76,10 @@ def main() -> int:
         return 0
     present = _back_ends()
     archs = [] if options.no_run else options.arch or present
-    unknown = [arch for arch in archs if arch not in present]
+    known = [*present, *_restricted(present)]
+    unknown = [arch for arch in archs if arch not in known]
     if unknown:
-        sys.exit(f"{', '.join(unknown)} cannot be used here; there are {', '.join(present)}")
+        sys.exit(f"{', '.join(unknown)} cannot be used here; there are {', '.join(known)}")
     rows = _validate(cases, options, archs)
     options.out.mkdir(parents=True, exist_ok=True)
     write_markdown(rows, options.profiles, archs, options.out / "matrix.md")
@@ -110,6 +116,24 @@ def _validate(cases: list[Case], options: argparse.Namespace, archs: list[str]) 
     return list(rows.values())
 
 
+def absent(rows: list[Row]) -> dict[str, list[str]]:
+    """Return the checks that did not look at every module because a tool is missing, by the message that names the tool."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        for profile, compiled in row.compiled.items():
+            for check, verdict in compiled.verdicts.items():
+                if verdict.status == ABSENT:
+                    found.setdefault(verdict.text, set()).add(check if check != "valid" else f"{check} ({PROFILES[profile].target_name})")
+    return {reason: sorted(checks) for reason, checks in found.items()}
+
+
+def idle_limits(rows: list[Row]) -> list[Limit]:
+    """Return the limits that no case meets any more, among those whose tools looked at every module."""
+    met = {text for row in rows for compiled in row.compiled.values() for text in compiled.limits}
+    skipped = {check.split()[0] for checks in absent(rows).values() for check in checks}
+    return [limit for limit in LIMITS if limit.why not in met and limit.tool not in skipped]
+
+
 def _summary(rows: list[Row], options: argparse.Namespace, archs: list[str]) -> int:
     for line in totals(rows, options.profiles, archs):
         print(line)
@@ -118,9 +142,10 @@ def _summary(rows: list[Row], options: argparse.Namespace, archs: list[str]) -> 
         print(f"\n{row.case.name}  ({row.case.place})")
         for line in row.failures:
             print(f"  {line}")
+    for reason, checks in absent(rows).items():
+        print(f"\nnot checked: {', '.join(checks)}: {reason}")
     whole = not options.only and set(options.profiles) == set(PROFILES)
-    met = {text for row in rows for compiled in row.compiled.values() for text in compiled.limits}
-    idle = [limit for limit in LIMITS if whole and limit.why not in met]
+    idle = idle_limits(rows) if whole else []
     for limit in idle:
         print(f"\nno case meets this limit any more; take it off the list in validation/tools.py: {limit.why}")
     print(f"\n{len(rows)} cases, {len(failed)} with failures; {options.out}/matrix.html")

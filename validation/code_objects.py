@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-import msgpack
-
 from spirograd.llvmgen.code_object import ObjectFile, Section, Symbol
 
 _DYNSYM, _NOTE = 11, 7  # sh_type
@@ -34,6 +32,8 @@ class CodeObject:
     """A linked code object. ``kernels``: the metadata of each, by symbol of its descriptor."""
 
     def __init__(self, binary: bytes) -> None:
+        import msgpack  # of the extra "test": only this check needs it
+
         self.file = ObjectFile.read(binary, _DYNSYM)
         self.symbols = {symbol.name: symbol for symbol in self.file.symbols}
         note = next(section.data for section in self.file.sections if section.kind == _NOTE)

@@ -1,8 +1,10 @@
-"""The profiles that every case is compiled for: capability records that stand for classes of devices, several for one target."""
+"""The profiles that every case is compiled for: those of `spirograd.base.profiles`, architectures of CUDA and AMD, and a Vulkan device and
+an adapter of wgpu that offer nearly everything that the generator can use."""
 
 from __future__ import annotations
 
 from spirograd.base.caps import Capabilities
+from spirograd.base.profiles import PROFILES as PROFILES_OF_INIT
 from spirograd.llvmgen import amdgpu, ptx
 
 # Every optional feature that the generator knows how to use.
@@ -26,8 +28,6 @@ VULKAN = Capabilities(
     exact_specials=(16, 32, 64),
     exact_subnormals=(16, 32, 64),
 )
-# What Vulkan 1.2 with buffer addresses guarantees, and nothing more.
-VULKAN_BARE = Capabilities("vulkan", buffer_address=True, max_group_size=128)
 # A desktop adapter of wgpu: few bindings, so that kernels with many buffers have to share them.
 WGPU = Capabilities(
     "wgpu",
@@ -42,10 +42,18 @@ WGPU = Capabilities(
     max_buffers=32,
     max_group_size=1024,
 )
-# What every adapter of wgpu offers: WebGPU's own limits.
-WGPU_BARE = Capabilities("wgpu", nearest_f16=False, atomic_cas=False, max_buffers=8, max_push_constants=0, max_group_size=256)
 
-SPIRV = {"vulkan": VULKAN, "vulkan-bare": VULKAN_BARE, "wgpu": WGPU, "wgpu-bare": WGPU_BARE}
+
+def _capabilities(name: str, target: str) -> Capabilities:
+    """Return the capabilities of a profile on a target that it describes."""
+    caps = PROFILES_OF_INIT[name].on(target)
+    assert caps is not None
+    return caps
+
+
+# "vulkan-m1": the profiles of `init(profile=...)`, by target and name.
+DEVICES = {f"{target}-{name}": _capabilities(name, target) for name, profile in PROFILES_OF_INIT.items() for target in profile.devices}
+SPIRV = {"vulkan": VULKAN, "wgpu": WGPU, **DEVICES}
 PTX = {f"cuda-{name}": ptx.capabilities(name) for name in ("sm_70", "sm_80", "sm_90", "sm_120")}
 _GFX = ("gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 AMDGPU = {f"amdgpu-{name}": amdgpu.capabilities(name) for name in _GFX}

@@ -35,7 +35,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a translator cannot do, by a part of its message; ``why``: whose limit that is. ``target``: which meets it, "" for any."""
+    """What a translator cannot do, by a part of its message. ``tool``: the first word of its checks; ``why``: whose limit that is;
+    ``target``: which target meets it, "" for any."""
 
     tool: str
     message: str
@@ -43,17 +44,17 @@ class Limit:
     target: str = ""
 
 
-# Each is met by some case of the corpus: one that is not met any more is an error, so that the list stays true.
+# Each is met by some case of the corpus where its tools are installed. A limit that is no longer met is an error, so the list stays true.
 LIMITS = (
-    Limit("msl", "No backing variable for atomic", "SPIRV-Cross issue 2272: atomics behind buffer addresses", "vulkan"),
-    Limit("msl", "64-bit atomics", "Metal has no 64-bit atomics but min and max"),
-    Limit("msl", "‘atomicAdd’ was not declared", "this SPIRV-Cross writes the atomic addition of floats as GLSL does; newer ones do not"),
-    Limit("msl", "double types are not supported", "Metal has no doubles"),
-    Limit("msl", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
-    Limit("glsl", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
-    Limit("glsl", "required extension not requested", "SPIRV-Cross does not ask for the extension of 64-bit atomics"),
-    Limit("hlsl", "types other than 32-bit", "SPIRV-Cross writes ByteAddressBuffer, of words only (wgpu goes through naga)", "wgpu"),
-    Limit("hlsl", "Access chains have no default expression", "SPIRV-Cross: atomics of a ByteAddressBuffer behind chains", "wgpu"),
+    Limit("MSL", "No backing variable for atomic", "SPIRV-Cross issue 2272: atomics behind buffer addresses", "vulkan"),
+    Limit("MSL", "64-bit atomics", "Metal has no 64-bit atomics but min and max"),
+    Limit("MSL", "‘atomicAdd’ was not declared", "this SPIRV-Cross writes the atomic addition of floats as GLSL does; newer ones do not"),
+    Limit("MSL", "double types are not supported", "Metal has no doubles"),
+    Limit("MSL", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
+    Limit("GLSL", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
+    Limit("GLSL", "required extension not requested", "SPIRV-Cross does not ask for the extension of 64-bit atomics"),
+    Limit("HLSL", "types other than 32-bit", "SPIRV-Cross writes ByteAddressBuffer, of words only (wgpu goes through naga)", "wgpu"),
+    Limit("HLSL", "Access chains have no default expression", "SPIRV-Cross: atomics of a ByteAddressBuffer behind chains", "wgpu"),
 )
 
 
@@ -80,7 +81,7 @@ def assembled(module: bytes, *options: str) -> Verdict:
     """PTX through NVIDIA's assembler, for the architecture that it is for; the oldest ones are those of newer devices, too."""
     ptxas = ptxas_path()
     if ptxas is None:
-        return Verdict(ABSENT, "ptxas is not installed")
+        return Verdict(ABSENT, "ptxas is not installed: pip install nvidia-cuda-nvcc")
     found = re.search(rb"\.target sm_(\d+)", module)
     assert found is not None
     with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
@@ -103,7 +104,10 @@ def llvm_program(name: str) -> str | None:
 
 def inspected(module: bytes) -> Verdict:
     """What a code object says of itself, and whether LLVM's disassembler knows every instruction."""
-    problems = CodeObject(module).problems()
+    try:
+        problems = CodeObject(module).problems()
+    except ModuleNotFoundError:
+        return Verdict(ABSENT, "msgpack is not installed: pip install '.[test]'")
     objdump = llvm_program("llvm-objdump")
     if not problems and objdump is not None:
         with tempfile.NamedTemporaryFile(suffix=".hsaco") as file:
@@ -121,7 +125,7 @@ def valid(module: bytes, target: str) -> Verdict:
     if TARGETS[target].generator is Generator.CODE_OBJECT:
         return inspected(module)
     if not available():
-        return Verdict(ABSENT, "spirv-val is not installed")
+        return Verdict(ABSENT, "spirv-val is not installed: apt install spirv-tools")
     try:
         validate(module, target)
     except ModuleError as error:
@@ -132,7 +136,7 @@ def valid(module: bytes, target: str) -> Verdict:
 def _translate(tool: str, module: bytes, target: str, arguments: list[str]) -> tuple[Verdict, str]:
     """The text that spirv-cross makes of a module."""
     if shutil.which("spirv-cross") is None:
-        return Verdict(ABSENT, "spirv-cross is not installed"), ""
+        return Verdict(ABSENT, "spirv-cross is not installed: apt install spirv-cross"), ""
     with tempfile.NamedTemporaryFile(suffix=".spv") as file:
         file.write(module)
         file.flush()
@@ -153,42 +157,42 @@ def _failure(tool: str, target: str, said: str) -> Verdict:
 
 def msl(module: bytes, target: str, version: str = "20300") -> Verdict:
     """Translated to Metal, and the result read by a C++ compiler with a stand-in for Metal's library."""
-    verdict, text = _translate("msl", module, target, ["--msl", "--msl-version", version, *_MSL])
+    verdict, text = _translate("MSL", module, target, ["--msl", "--msl-version", version, *_MSL])
     if verdict.status != OK:
         return verdict
     if shutil.which("g++") is None:
-        return Verdict(ABSENT, "g++ is not installed")
+        return Verdict(ABSENT, "g++ is not installed: apt install g++")
     options = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{_SHIM}", "-"]
     status, _, said = _run(["g++", *options], text.encode())
     errors = [line for line in said.splitlines() if "error:" in line]
-    return _failure("msl", target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _failure("MSL", target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
 def metal_text(module: bytes, target: str) -> str:
     """The Metal source of a module; "" where there is none."""
-    return _translate("msl", module, target, ["--msl", "--msl-version", "30000", *_MSL])[1]
+    return _translate("MSL", module, target, ["--msl", "--msl-version", "30000", *_MSL])[1]
 
 
 def glsl(module: bytes, target: str) -> Verdict:
     """Translated to GLSL for Vulkan, and that compiled back."""
-    verdict, text = _translate("glsl", module, target, ["-V"])
+    verdict, text = _translate("GLSL", module, target, ["-V"])
     if verdict.status != OK:
         return verdict
     if shutil.which("glslangValidator") is None:
-        return Verdict(ABSENT, "glslangValidator is not installed")
+        return Verdict(ABSENT, "glslangValidator is not installed: apt install glslang-tools")
     with tempfile.NamedTemporaryFile(suffix=".comp", mode="w") as file:
         file.write(text)
         file.flush()
         status, said, _ = _run(["glslangValidator", "-V", "--target-env", "vulkan1.2", "-o", "/dev/null", file.name])
     errors = [line for line in said.splitlines() if "ERROR" in line]
-    return _failure("glsl", target, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _failure("GLSL", target, f"glslang: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
 def hlsl(module: bytes, target: str) -> Verdict:
     """Translated to HLSL, which has no buffer addresses."""
     if target == "vulkan":
         return Verdict(NOT_APPLICABLE, "HLSL has no buffer addresses")
-    return _translate("hlsl", module, target, ["--hlsl", "--shader-model", "60"])[0]
+    return _translate("HLSL", module, target, ["--hlsl", "--shader-model", "60"])[0]
 
 
 def _of_spirv(check: Callable[[bytes, str], Verdict]) -> Callable[[bytes, str], Verdict]:

@@ -1,4 +1,6 @@
-"""Runs cases on one back end, in a process of its own: `python -m validation.worker ARCH NAME...`. A line of JSON before and after each."""
+"""Runs cases on one back end, in a process of its own: `python -m validation.worker ARCH NAME...`. A line of JSON before and after each.
+
+ARCH may name a profile, too: "vulkan-m1"."""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from validation import rdna3
 from validation.case import NEEDS, Case, load
 
 
-def run(arch: str, case: Case) -> dict[str, object]:
-    """The outcome of a case: its status, why, and the seconds that compiling and running took."""
+def run(arch: str, case: Case, profile: str = "") -> dict[str, object]:
+    """Return the outcome of a case: its status, why, and the seconds that compiling and running took."""
     start = time.perf_counter()
     missing: list[str] = []
     try:
-        sg.init(arch=arch, offline_cache=False, **dict(case.options))
+        sg.init(arch=arch, profile=profile, offline_cache=False, **dict(case.options))
         caps = sg.lang.context.session().device.caps
         missing = [need for need in case.needs if not getattr(caps, NEEDS[need])]
         wrong = case.wrong(case.run(*case.args))
@@ -34,12 +36,13 @@ def run(arch: str, case: Case) -> dict[str, object]:
 
 
 def main() -> None:
-    arch, *names = sys.argv[1:]
+    name_of_arch, *names = sys.argv[1:]
+    arch, _, profile = name_of_arch.partition("-")
     cases = {case.name: case for case in load()}
     with rdna3.emulated() if arch == rdna3.NAME else contextlib.nullcontext():
         for name in names:
             print(json.dumps({"begin": name}), flush=True)
-            print(json.dumps(run("amdgpu" if arch == rdna3.NAME else arch, cases[name])), flush=True)
+            print(json.dumps(run("amdgpu" if arch == rdna3.NAME else arch, cases[name], profile)), flush=True)
         sg.reset()
 
 

@@ -84,9 +84,9 @@ class Stored:
             rows = replace(one, dims=(outer, storage.shape[axis], inner), strides=(storage.count // outer * size, inner * size, size))
             blocks: tuple[Block, ...] = (_slice(rows, 1, 2, index, size),)
         else:
-            assert isinstance(self.storage, ScalarField)
-            axes = [term.axis for term in self.storage.refs().layout.terms]
-            begin, end = (sum(own < bound for own in axes) for bound in (axis, axis + 1))
+            own = self.storage
+            axes = list(range(own.ndim)) if isinstance(own, Ndarray) else [term.axis for term in own.refs().layout.terms]
+            begin, end = (sum(other < bound for other in axes) for bound in (axis, axis + 1))
             blocks = tuple([_slice(b, begin, end, index, size) for b in storage.blocks])
         return replace(storage, shape=shape, blocks=blocks)
 

@@ -7,6 +7,7 @@ Each decision is a function of this file, or of the pass that takes the number, 
 |---|---|---|
 | whether to wake the workers, and for how large chunks | `cost_of` | weights of the operations, trip counts |
 | a variant without atomics | `gains_without_atomics` | `cost_of` with atomics and without |
+| copies of few elements for blocks of iterations | `is_dominated_by_atomics` | the same |
 | rows for a loop over several axes | `rows_are_long` | the last extent, if it is constant |
 | lanes of vectors, built by `vectorise` | `lanes_of`, `lane_gain` | arithmetic against accesses that are not contiguous, by weights |
 | groups of lanes that share a value | `MOST_GROUPS` | the number of groups |
@@ -95,6 +96,11 @@ _GAIN = 2
 def gains_without_atomics(chunks: ChunkAttr) -> bool:
     """Return whether atomics take most of the time of a task."""
     return 0 < chunks.uncontended_work * _GAIN <= chunks.work
+
+
+def is_dominated_by_atomics(body: Region) -> bool:
+    """Return whether atomics take most of the time of ``body``, which has no calls."""
+    return cost_of(body, {}, uncontended=True) * _GAIN <= cost_of(body, {})
 
 
 # --- rows and their edges: whether a loop becomes several --------------------------------------------------------------------------------

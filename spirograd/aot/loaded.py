@@ -304,7 +304,9 @@ def _parameter(p: Parameter, kernel: str) -> ScalarParameter | AggregateParamete
 def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None:
     if isinstance(value, BufferView):
         raise parameter.error("kernels of a module take whole arrays, got a view", "copy what the view shows to an ndarray")
-    dtype, ndim, element_shape, _, wide, _ = array_signature(value) if isinstance(value, Ndarray) else (*parameter.external(value), False)
+    if isinstance(value, Ndarray) and value.layout is not None:
+        raise parameter.error(f"kernels of a module take row-major arrays, got the layout {value.layout}", "make it without `layout`")
+    dtype, ndim, element_shape, _, wide, *_ = array_signature(value) if isinstance(value, Ndarray) else parameter.external(value)
     problem = parameter.t.mismatch(dtype, (0,) * ndim, element_shape)
     if problem is not None:
         raise parameter.error(problem)

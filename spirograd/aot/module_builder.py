@@ -291,6 +291,9 @@ def _parameters(declared: Sequence[Declared], args: Sequence[nodes.ScalarArg | n
             first += p.t.size
             continue
         if isinstance(arg, nodes.ArrayArg):
+            if arg.layout:
+                problem = f"kernels of a module take row-major arrays, and argument `{p.name}` has the layout {arg.layout}"
+                raise SpirogradUnsupportedError(render(problem, None, "make it without `layout`"))
             parameters.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
         else:
             parameters.append(Parameter(p.name, "scalar", first, arg.dtype))

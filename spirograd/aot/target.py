@@ -9,20 +9,28 @@ from typing import Any
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError
 from spirograd.base.options import CompileOptions
+from spirograd.base.profiles import PROFILES
 from spirograd.base.records import dataclass, fields, replace
 from spirograd.lang.language_options import LanguageOptions, options_of_device
 from spirograd.lang.session_protocol import Session
 from spirograd.llvmgen import ptx
 from spirograd.llvmgen.toolchain import host_caps
 
+
+def _of_profile(name: str, target: str) -> Capabilities:
+    caps = PROFILES[name].on(target)
+    assert caps is not None
+    return caps
+
+
 # The least that a device of each back end has: what Vulkan 1.2, wgpu and spirograd ask of each device (of Metal also space for
 # arguments, which each has); what each GPU of the oldest supported architecture has. Of amdgpu there is no code that runs on several
 # architectures.
 _LEAST: dict[str, Callable[[], Capabilities]] = {
     "cpu": host_caps,
-    "vulkan": lambda: Capabilities("vulkan", buffer_address=True, shared_memory=16384, max_group_size=128),
+    "vulkan": lambda: _of_profile("bare", "vulkan"),
     "cuda": lambda: ptx.capabilities("sm_70"),
-    "metal": lambda: Capabilities("wgpu", nearest_f16=False, atomic_cas=False, shared_memory=16384, max_buffers=8, max_push_constants=128),
+    "metal": lambda: replace(_of_profile("browser", "wgpu"), max_push_constants=128),
 }
 
 

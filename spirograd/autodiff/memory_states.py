@@ -106,5 +106,6 @@ def slice_of(op: Op) -> Slice | None:
     the first one with a constant index."""
     ref = ref_of(op)
     axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim if isinstance(ref, ArrayRef) else 0
-    slices = [Slice(axis, size) for axis, index in enumerate(op.args[:axes]) if (size := size_of(index)) is not None]
+    number = ref.program_axis if isinstance(ref, ArrayRef) else int
+    slices = [Slice(number(axis), size) for axis, index in enumerate(op.args[:axes]) if (size := size_of(index)) is not None]
     return next((at for at in slices if not isinstance(at.index, int)), slices[0] if slices else None)

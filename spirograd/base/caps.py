@@ -70,6 +70,7 @@ class Capabilities:
     cpu_name: str = ""
     cpu_features: str = ""
     vector_library: str = ""
+    profile: str = ""  # the key of `PROFILES` to which the session restricts the device
     toolchain: str = ""  # everything that binaries depend on besides their source
 
     @property

@@ -42,6 +42,10 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def to_string(self) -> str:
+        """Return the name, as types of the Taichi family do."""
+        return self.name
+
     def __call__(self, value: Any) -> Any:
         """Convert ``value`` to this type: a cast in a kernel, the same conversion of a number outside of one."""
         convert = getattr(value, "__sg_cast__", None)

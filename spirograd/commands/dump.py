@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from spirograd import dumps
-from spirograd.commands.scripts import run_script
+from spirograd.commands.scripts import profile_argument, run_script
 from spirograd.report.document import document, merged
 from spirograd.report.page import Document, document_of, page
 
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=Path, metavar="DIR", help=f"folder for files (default without --html: {_DEFAULT_FOLDER})")
     parser.add_argument("--html", type=Path, metavar="FILE", help="HTML page to write; it is self-contained")
     parser.add_argument("--quiet", action="store_true", help="do not list the files written")
+    profile_argument(parser)
     parser.add_argument("--arch", type=_arches, default=[], metavar="ARCH[,ARCH]", help="back ends to use instead of the script's")
 
 
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_here(args: argparse.Namespace) -> int:
     if args.arch:
         os.environ["SG_ARCH"] = args.arch[0]
+    if args.profile:
+        os.environ["SG_PROFILE"] = args.profile
     before = _times(args.to)
     compilations: list[dumps.Compilation] = []
     listener = compilations.append
@@ -85,6 +88,7 @@ def _run_each(args: argparse.Namespace) -> int:
         for number, arch in enumerate(args.arch):
             part = Path(folder, f"{number}.html")
             command = [sys.executable, "-m", "spirograd", "dump", str(args.script), "--arch", arch]
+            command += ["--profile", args.profile] if args.profile else []
             command += ["--to", str(args.to)] if args.to is not None else []
             command += ["--html", str(part)] if args.html is not None else []
             command += ["--quiet"] if args.to is None or args.quiet else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import sys
@@ -9,13 +10,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import spirograd as sg
+from spirograd.base.profiles import PROFILES
 
 
-def run_script(script: Path, arguments: Sequence[str], arch: str = "") -> int:
-    """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. ``arch``: the back end to use instead of the
-    script's. End its session, and return its exit status."""
+def profile_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --profile."""
+    about = f"restrict the device to what another one has: {', '.join(PROFILES)}"
+    parser.add_argument("--profile", default="", choices=tuple(PROFILES), metavar="PROFILE", help=about)
+
+
+def run_script(script: Path, arguments: Sequence[str], arch: str = "", profile: str = "") -> int:
+    """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. ``arch`` and ``profile``: the back end and
+    the profile to use instead of the script's. End its session, and return its exit status."""
     if arch:
         os.environ["SG_ARCH"] = arch
+    if profile:
+        os.environ["SG_PROFILE"] = profile
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:

@@ -70,6 +70,9 @@ class Program:
         return _missing("get_runtime().prog", name)
 
 
+PROGRAM = Program()
+
+
 class _RuntimeType(type):
     """The type of the class `Runtime`, whose ``materialize`` programs replace."""
 
@@ -88,8 +91,10 @@ class Runtime(metaclass=_RuntimeType):
 
     __sg_gives_session__ = True  # its attributes follow the session: a kernel that reads them may be kept in the offline cache
 
-    def __init__(self) -> None:
-        self.prog = Program()
+    @property
+    def prog(self) -> Program | None:
+        """The running session, or None before `init`: programs test this to learn whether they must call it."""
+        return PROGRAM if context.has_session() else None
 
     @property
     def default_fp(self) -> DType:

@@ -11,7 +11,7 @@ from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
-from spirograd.ir.nodes import ArrayArg, ScalarArg
+from spirograd.ir.nodes import ArrayArg, ScalarArg, in_program_order
 from spirograd.lang.data import slices
 
 
@@ -61,5 +61,9 @@ def _disjoint(a: int, b: int, args: Sequence[ScalarArg | ArrayArg], arguments: A
     assert other is not None
     alike = one.address == other.address and one.shape == other.shape
     numbers = cast("Sequence[int]", arguments.scalars)  # those of views are integers
-    first, second = (slices.axes_of(getattr(args[k], "view", ()), one.shape, numbers[k + 1 :]) for k in (a, b))
-    return alike and slices.disjoint(first, second)
+    parts = []
+    for k in (a, b):
+        arg = args[k]
+        assert isinstance(arg, ArrayArg)
+        parts.append(slices.axes_of(arg.view, in_program_order(arg.layout, one.shape), numbers[k + 1 :]))
+    return alike and slices.disjoint(*parts)

@@ -12,7 +12,7 @@ from spirograd.base.dtypes import DType, i64, storage
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import AddressSpace, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef
+from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef, in_program_order
 from spirograd.ir.ops import OpCode
 
 if TYPE_CHECKING:
@@ -182,8 +182,9 @@ class Compiler:
         out of range."""
         view, extents = self.view(ref)
         number, origin = numbering(ref, len(indices))
-        text = ", ".join([f"{{{k}}}" for k in range(len(indices))])
-        sizes = ", ".join([f"{{{k + len(indices)}}}" for k in range(len(indices))])
+        order = in_program_order(ref.layout if isinstance(ref, ArrayRef) else (), range(len(indices)))
+        text = ", ".join([f"{{{k}}}" for k in order])
+        sizes = ", ".join([f"{{{k + len(indices)}}}" for k in order])
         site = FaultSite("bounds", f"index ({text}) is out of range of {ref.name} of shape ({sizes})", (i64,) * (2 * len(indices)), op.loc)
         fault = self.fault(site)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from itertools import chain
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, TypeVar, Union
 
 from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import Slot
@@ -21,6 +21,8 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
+
+T = TypeVar("T")
 
 _LOOPS = frozenset((ops.for_, ops.while_))
 
@@ -174,8 +176,9 @@ class FieldRef:
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
-    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``: see `ArrayArg`. ``disjoint``:
-    in every launch of the compiled kernel, the array overlaps no other array with this mark, unless the kernel writes neither."""
+    """Array argument ``arg``, dense and row-major, elements (of shape ``element_shape``) innermost. ``wide``, ``layout``: see `ArrayArg`.
+    ``disjoint``: in every launch of the compiled kernel, the array overlaps no other array with this mark, unless the kernel writes
+    neither."""
 
     name: str
     arg: int
@@ -186,6 +189,11 @@ class ArrayRef:
     wide: bool = False
     state: str = ""
     disjoint: bool = False
+    layout: tuple[Axis, ...] = ()
+
+    def program_axis(self, axis: Axis) -> Axis:
+        """Return the number that the program gives an axis of the index space."""
+        return self.layout[axis] if self.layout else axis
 
 
 class TempKind(Enum):
@@ -263,6 +271,13 @@ Ref = Union[FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef]
 # Memory of programs, as opposed to adstacks, shared memory, and buffers of devices.
 VARIABLES = (FieldRef, ArrayRef, TempRef)
 REFS = (FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef)
+
+
+def in_program_order(layout: Sequence[Axis], of_axes: Sequence[T]) -> list[T]:
+    """Return what there is for each index of an access to an array in the order in which the program has the axes. ``layout``: see
+    `ArrayArg`."""
+    order = sorted(range(len(layout)), key=layout.__getitem__)
+    return [*[of_axes[k] for k in order], *of_axes[len(order) :]]
 
 
 def rank(ref: Ref) -> int:
@@ -443,7 +458,9 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
-    """An array argument. ``wide``: it may have more than `NARROW` scalars, or an axis of more, so that addresses need 64 bits."""
+    """An array argument. ``wide``: it may have more than `NARROW` scalars, or an axis of more, so that addresses need 64 bits. ``layout``:
+    if the program numbers axes otherwise than they lie in memory, its numbers of the axes, slowest first. Accesses and `shape` operations
+    have the axes as they lie in memory."""
 
     name: str
     dtype: DType
@@ -453,6 +470,7 @@ class ArrayArg:
     wide: bool = False
     needs_dual: bool = False
     view: tuple[str, ...] = ()
+    layout: tuple[Axis, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

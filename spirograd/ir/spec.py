@@ -454,7 +454,8 @@ def _array(v: _Verifier, op: Op, ref: ArrayRef) -> None:
     if not isinstance(argument, ArrayArg):
         v.fail(op, f"argument {ref.arg} is no array")
     v.need(ref.role in _ROLES, op, f"{ref.role} is no role")
-    if (ref.dtype, ref.ndim, ref.element_shape, ref.wide) != (argument.dtype, argument.ndim, argument.element_shape, argument.wide):
+    declared = (argument.dtype, argument.ndim, argument.element_shape, argument.wide, argument.layout)
+    if (ref.dtype, ref.ndim, ref.element_shape, ref.wide, ref.layout) != declared:
         v.fail(op, f"its reference does not fit the argument: {argument}")
 
 

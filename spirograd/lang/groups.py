@@ -46,7 +46,8 @@ def current(what: str) -> GroupScope:
     scope = trace.group
     if not scope.used and scope.size > trace.options.max_group_size:
         most = trace.options.max_group_size
-        raise type_error(f"groups of {scope.size} threads are too large: this device takes at most {most}", "set a smaller `block_dim`")
+        device = trace.options.device
+        raise type_error(f"groups of {scope.size} threads are too large: {device} takes at most {most}", "set a smaller `block_dim`")
     scope.used = True
     return scope
 

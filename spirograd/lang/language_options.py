@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, f32, i32
+from spirograd.base.profiles import owner
 from spirograd.base.records import dataclass
 
 
@@ -25,6 +26,7 @@ class LanguageOptions:
     unfused_by: str = ""  # the option of the kernel by which its loops stay apart
     group_size: int = 0  # of loops without `block_dim`; 0: the default
     max_group_size: int = 1024
+    device: str = "this device"  # in messages: what limits the size of groups
     subgroup_size: int = 32
     reads_subgroups: bool = False  # by an instruction, rather than through memory
     has_ballots: bool = False  # an instruction for votes of subgroups
@@ -38,6 +40,7 @@ class DeviceOptions(TypedDict):
     """The members of `LanguageOptions` that depend on the device."""
 
     max_group_size: int
+    device: str
     subgroup_size: int
     reads_subgroups: bool
     has_ballots: bool
@@ -52,6 +55,7 @@ def options_of_device(caps: Capabilities) -> DeviceOptions:
     own = caps.subgroup_read or not caps.target.invocations
     return {
         "max_group_size": caps.group_limit,
+        "device": owner(caps, "max_group_size"),
         "subgroup_size": caps.group_lanes,
         "reads_subgroups": caps.subgroup_read,
         "has_ballots": own and caps.subgroup_ballot,

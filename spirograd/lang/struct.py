@@ -219,9 +219,9 @@ def _taken_methods(members: dict[str, object]) -> Methods:
 
 
 def check_name(name: object) -> str:
-    """Return ``name`` if a member can have that name."""
-    if not isinstance(name, str) or not name.isidentifier():
-        raise type_error(f"{name!r} is no name for a member of a struct")
+    """Return ``name`` if a member can have that name. Names that are no identifiers are for subscripts: ``s["21"]``."""
+    if not isinstance(name, str) or not name:
+        raise type_error(f"{name!r} is no name for a member of a struct", "names are strings that are not empty")
     if name in _RESERVED:
         raise type_error(f"a struct cannot have a member called `{name}`", f"these names are taken: {', '.join(sorted(_RESERVED))}")
     return name
@@ -251,8 +251,6 @@ class StructType(AggregateType):
         if methods is not None and not isinstance(methods, Mapping):
             raise type_error(f"the methods of a struct are functions by name, got {describe(methods)}", "pass a shape as `shape=`")
         self.methods: Methods = {**_taken_methods(members), **(methods or {})}
-        if not members:
-            raise type_error("a struct needs at least one member")
         self.members: dict[str, ValueType] = {check_name(k): as_type(t) for k, t in members.items()}
         self.name = name
 

@@ -16,7 +16,7 @@ from spirograd.ir.ops import identity
 from spirograd.llvmgen.code_object import link_code_object
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal
-from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
+from spirograd.llvmgen.toolchain import MachineCode, by_thread, emitted, optimise, parse
 
 # Architectures that LLVM 22 and the runtime of ROCm support. Those from gfx10 on run waves of 32 lanes, the others of 64.
 ARCHITECTURES = tuple(
@@ -205,7 +205,7 @@ def compile_code_object(text: str, caps: Capabilities, options: CompileOptions) 
         if options.optimize:
             optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
         if not options.keep_stages:
-            return MachineCode(link_code_object(machine.emit_object(module)))
+            return MachineCode(link_code_object(emitted(module, machine)))
         # Code generation changes the module, so the text comes from a clone.
         binary = link_code_object(machine.emit_object(module.clone()))
         machine.set_asm_verbosity(True)  # For the comment after each kernel that tells its occupancy.

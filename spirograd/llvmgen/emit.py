@@ -20,6 +20,7 @@ from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
+from spirograd.llvmgen.partition import partition
 
 # The least operations of a module that is worth a thread of its own, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
@@ -58,19 +59,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: Co
 
 def emit_modules(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> list[str]:
     """Return what `emit_kernel` returns, with the tasks of large kernels in several modules, which can be compiled at the same time."""
-    return _emit(kernel, block, caps, options, _groups(kernel))
-
-
-def _groups(kernel: Kernel) -> list[Sequence[int]]:
-    """Return the numbers of tasks by module: modules of about the same size, each of which is worth a thread."""
-    if len(kernel.body.ops) == 2:
-        return [[0]]
-    sizes = [sum([1 for region in op.regions for _ in region.walk()]) for op in kernel.body.ops[:-1]]
-    count = max(min(sum(sizes) // _MODULE, _MODULES, len(sizes)), 1)
-    groups: list[list[int]] = [[] for _ in range(count)]
-    for number in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
-        min(groups, key=lambda group: sum([sizes[k] for k in group])).append(number)
-    return [sorted(group) for group in groups]
+    return _emit(kernel, block, caps, options, partition(kernel, _MODULE, _MODULES))
 
 
 def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions, groups: Sequence[Sequence[int]]) -> list[str]:

@@ -6,7 +6,7 @@ The differences between GPUs are in a `Dialect`: built-in variables, exchange of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
@@ -25,6 +25,7 @@ from spirograd.llvmgen.instructions import Math, Unsupported
 from spirograd.llvmgen.members import Votes, votes_of
 from spirograd.llvmgen.module import NO_LIBRARY, ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
+from spirograd.llvmgen.partition import partition
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
 
 # The alignment of the addresses of buffers, in bytes: devices allocate so, and reject memory from outside with another alignment.
@@ -34,6 +35,9 @@ BUFFER_ALIGNMENT = 16
 _UNROLLED_LENGTH, _UNROLL = 48, 8
 # The trip count, if known, from which short bodies are unrolled that many times. Other loops would spend their time in the remainder.
 _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
+# The least operations of a module that is worth a thread of its own, and the most modules of a kernel. (Contact detection of Genesis has
+# 36,000 operations in 11 tasks, of which one has 20,000.)
+_MODULE, _MODULES = 250, 16
 # Operations that lanes run together. LLVM unrolls a body with them only if no iterations are left over, and warns otherwise.
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
@@ -164,8 +168,11 @@ class GpuEmitter(FunctionEmitter):
         return f"{_SHARED} {self.value(f'getelementptr inbounds {type_name(ref.dtype)}, {_SHARED} {array}, {t} {self.env[index]}')}"
 
 
-def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabilities, options: CompileOptions) -> str:
-    """Return the module of ``kernel`` (device IR, tasks of kind "invocations"), with a function for each of `entry_names`.
+def emit_kernel(
+    kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabilities, options: CompileOptions, numbers: Sequence[int] | None = None
+) -> str:
+    """Return the module of ``kernel`` (device IR, tasks of kind "invocations"), with a function for each of `entry_names`. ``numbers``:
+    of the tasks that the module has; None: all.
 
     A function takes the argument block by value, or its address if the block is larger than ``caps.max_push_constants``. Raises TypeError
     for an operation that device IR does not have.
@@ -173,7 +180,8 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
     module = ModuleText(caps, options, dialect.stack_space, dialect.module_flags)
     Callees(module, lambda: GpuEmitter(module, dialect, 1, frozenset()), kernel)
     by_address = block.size > caps.max_push_constants
-    for op, name in zip(kernel.body.ops[:-1], entry_names(kernel)):
+    names = entry_names(kernel)
+    for op, name in [(kernel.body.ops[k], names[k]) for k in (range(len(names)) if numbers is None else numbers)]:
         emitter = GpuEmitter(module, dialect, op.attr.group_size, _constant_slots(op))
         pointer, by_value = (_GLOBAL, "") if by_address else (dialect.block, f" {dialect.by_value}([{max(block.size, 1)} x i8]) align 8")
         param = f"{pointer}{by_value} %block" if pointer == "ptr" else f"{pointer}{by_value} %arguments"
@@ -187,6 +195,16 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"
+
+
+def emit_modules(
+    kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabilities, options: CompileOptions
+) -> tuple[list[str], list[int]]:
+    """Return what `emit_kernel` returns, with the tasks of large kernels in several modules, and the number of the module of each task."""
+    groups = partition(kernel, _MODULE, _MODULES)
+    texts = [emit_kernel(kernel, block, dialect, caps, options, group) for group in groups]
+    modules = {number: k for k, group in enumerate(groups) for number in group}
+    return texts, [modules[number] for number in range(len(modules))]
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.llvmgen import ptx_matrices
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
-from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
+from spirograd.llvmgen.toolchain import MachineCode, by_thread, emitted, optimise, parse
 
 _WARP = 32
 # The workgroup size that leaves 128 registers to each invocation. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512,
@@ -177,7 +177,7 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
         if options.optimize:
             optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)
         if not options.keep_stages:
-            return MachineCode(_renumbered(machine.emit_assembly(module)).encode())
+            return MachineCode(_renumbered(emitted(module, machine, assembly=True).decode()).encode())
         ptx = _renumbered(machine.emit_assembly(module.clone()))
         return MachineCode(ptx.encode(), str(module), ptx)
 

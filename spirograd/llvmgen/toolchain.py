@@ -17,6 +17,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi, newpassmanagers
 
 from spirograd.base.caps import COMMON, Capabilities
+from spirograd.base.concurrently import map_concurrently
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass, replace
@@ -138,24 +139,7 @@ def _instructions(text: str) -> int:
 def compile_modules(texts: Sequence[str], caps: Capabilities, options: CompileOptions, need: int = 3) -> tuple[bytes, ...]:
     """Return the object files of several modules, compiled at the same time. Raises what `compile_module` raises."""
     slp = sum(map(_instructions, texts)) < SLP_LIMIT
-    results: list[bytes | Exception] = [b""] * len(texts)
-
-    def work(k: int) -> None:
-        try:
-            results[k] = compile_module(texts[k], caps, options, need, slp).binary
-        except Exception as error:
-            results[k] = error
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, len(texts))]
-    for thread in threads:
-        thread.start()
-    work(0)
-    for thread in threads:
-        thread.join()
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return tuple([result for result in results if isinstance(result, bytes)])
+    return tuple(map_concurrently(lambda text: compile_module(text, caps, options, need, slp).binary, texts))
 
 
 def compile_module(text: str, caps: Capabilities, options: CompileOptions, need: int = 3, slp: bool = True) -> MachineCode:
@@ -178,9 +162,9 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         elif level > 0:  # The passes of level 0 change nothing in emitted code.
             optimise(module, machine, level, vectorise=level > 1, slp=slp and level > 1 and size < SLP_LIMIT, unroll=allowed > 1)
         if not options.keep_stages:
-            return MachineCode(_object(module, machine))
+            return MachineCode(emitted(module, machine))
         # Code generation changes the module, so the text comes from a clone.
-        return MachineCode(_object(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
+        return MachineCode(emitted(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
 
 
 def _unlocked(function: object) -> Any:
@@ -189,10 +173,10 @@ def _unlocked(function: object) -> Any:
     return getattr(function, "_cfn", function)
 
 
-def _object(module: object, machine: object) -> bytes:
-    """Emit the object file of a module."""
+def emitted(module: object, machine: object, assembly: bool = False) -> bytes:
+    """Emit the object file of a module, or its assembly."""
     with ffi.OutputString() as message:
-        buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 1, message)
+        buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 0 if assembly else 1, message)
         if not buffer:
             raise SpirogradRuntimeError(f"LLVM cannot compile the generated code: {message}")
     try:

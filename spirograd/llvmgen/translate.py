@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spirograd.base.caps import Capabilities
+from spirograd.base.concurrently import map_concurrently
 from spirograd.base.options import CompileOptions
 from spirograd.base.targets import Generator
 from spirograd.llvmgen.amdgpu import AMDGPU, compile_code_object
@@ -21,6 +22,11 @@ _TRANSLATORS: dict[Generator, Callable[[str, Capabilities, CompileOptions], Mach
     Generator.PTX: compile_ptx,
     Generator.CODE_OBJECT: compile_code_object,
 }
+
+
+def translate_modules(texts: Sequence[str], caps: Capabilities, options: CompileOptions) -> list[bytes]:
+    """Compile several modules of a kernel at the same time. Raises what `translate` raises."""
+    return map_concurrently(lambda text: translate(text, caps, options).binary, texts)
 
 
 def translate(text: str, caps: Capabilities, options: CompileOptions) -> MachineCode:

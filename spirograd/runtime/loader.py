@@ -26,13 +26,16 @@ DEVICES = {
 _MEMORY_OF = {"python": "interpreter"}
 
 
-def open_device(arch: str, device: str = "", **options: object) -> Device:
-    """Open the device called ``arch`` (a key of `DEVICES`); ``device`` chooses among several by number or part of the name.
+def open_device(arch: str, device: str = "", profile: str = "", **options: object) -> Device:
+    """Open the device called ``arch`` (a key of `DEVICES`); ``device`` chooses among several by number or part of the name. ``profile``:
+    the key of `PROFILES` to whose capabilities the device is restricted; it must describe devices of ``arch``.
 
     Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: unlimited).
     Raises SpirogradRuntimeError with the reason if there is no such device on this machine.
     """
     module = _import(arch)
+    if profile:
+        options["profile"] = profile
     if device and hasattr(module, "devices"):
         options["device"] = device
     elif device and device != knobs.get("SG_DEVICE"):  # The variable is set for a GPU, and may stay set.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
+from spirograd.base.profiles import owner
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 from spirograd.spirvgen.arguments import ArgumentBlock, is_direct
@@ -77,7 +78,7 @@ class BoundMemory:
         keys: list[tuple[Slot | None, DType]] = [(slot, t) for slot in alone for t in views[slot]]
         keys += [(None, t) for t in _types(views, shared)]
         if len(keys) + (not direct) > e.caps.max_buffers:
-            e.unsupported(f"a task with {len(keys)} storage buffers", f"the device binds at most {e.caps.max_buffers}")
+            e.unsupported(f"a task with {len(keys)} storage buffers", f"{owner(e.caps, 'max_buffers')} binds at most {e.caps.max_buffers}")
         self._numbers = {key: k for k, key in enumerate(keys)}
         self._shared = frozenset(shared)
         self._variables: dict[tuple[Slot | None, DType], int] = {}
@@ -132,7 +133,7 @@ class BoundMemory:
 def _array_block(e: Emitter, t: DType) -> int:
     """Return the type ``Block { t data[]; }``, with the capability that storing ``t`` takes."""
     if not e.caps.stores(t):
-        e.unsupported(f"memory of type {t.name}", f"the device lacks storage{t.bits}")
+        e.unsupported(f"memory of type {t.name}", e.lacking(f"storage{t.bits}"))
     if t.bits < 32:
         e.m.capability(f"StorageBuffer{t.bits}BitAccess")
     return e.m.runtime_array_block(e.type(t), t.size, f"Buffer_{t.name}")

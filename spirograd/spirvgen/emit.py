@@ -12,6 +12,7 @@ from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
+from spirograd.base.profiles import owner
 from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr, called
 from spirograd.ir.slot_names import slot_names
@@ -79,7 +80,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     if caps.target_name not in ADDRESSING:
         raise SpirogradUnsupportedError(f"no SPIR-V for the target {caps.target_name}", kernel.loc)
     if attr.group_size > caps.max_group_size:
-        message = f"a workgroup of {attr.group_size} invocations: the device has at most {caps.max_group_size}"
+        message = f"a workgroup of {attr.group_size} invocations: {owner(caps, 'max_group_size')} has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
     regions = (*task.regions, *[f.body for f in called(kernel.functions, task.regions)])
     module = Module((1, 5), ADDRESSING[caps.target_name], "Vulkan" if uses_matrices(regions) else "GLSL450")

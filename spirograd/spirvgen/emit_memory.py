@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i32, i64, u64
+from spirograd.base.profiles import owner
 from spirograd.ir.atomics import only_reads
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.spirvgen.buffer_access import atomic_view
@@ -73,7 +74,7 @@ def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
         e.unsupported(f"atomic operations on {t.name}", "SPIR-V has them for 32 and 64 bits only", op.loc)
     if t.bits == 64 and not t.is_float:
         if not e.caps.atomic_int64:
-            e.unsupported(f"atomic operations on {t.name}", "the device lacks atomic_int64", op.loc)
+            e.unsupported(f"atomic operations on {t.name}", e.lacking("atomic_int64"), op.loc)
         e.m.capability("Int64Atomics")
 
 
@@ -92,7 +93,7 @@ def emit_atomic(e: Emitter, op: Op) -> None:
     if view.is_float:
         needed = (_SHARED_FLOAT_ATOMICS if shared else _FLOAT_ATOMICS).get((kind, t.name))
         if needed is None or not getattr(e.caps, needed[0]):
-            e.unsupported(f"atomic {kind} on {t.name}", f"the device lacks {needed[0] if needed else 'it'}", op.loc)
+            e.unsupported(f"atomic {kind} on {t.name}", e.lacking(needed[0]) if needed else "SPIR-V lacks it", op.loc)
             return
         e.m.capability(needed[1])
     pointer = shared_element(e, ref, e.ids[op.args[0]]) if shared else e.memory.element(ref, view, op.args[0])
@@ -110,7 +111,7 @@ def emit_cas(e: Emitter, op: Op) -> None:
     ref = op.attr
     t: DType = ref.dtype
     if t.is_float or not e.caps.atomic_cas:
-        e.unsupported(f"compare-and-swap on {t.name}", "the device lacks it", op.loc)
+        e.unsupported(f"compare-and-swap on {t.name}", "SPIR-V has it for integers only" if t.is_float else e.lacking("atomic_cas"), op.loc)
     _atomic_width(e, op, t)
     index, expected, desired = op.args
     relaxed = e.m.constant_u32(_RELAXED)
@@ -141,6 +142,7 @@ def emit_barrier(e: Emitter, op: Op) -> None:
 def emit_clock(e: Emitter, op: Op) -> None:
     """Read the clock of the device, if it has one, so that values of different invocations are comparable; else that of the subgroup."""
     if not e.caps.shader_clock or not e.caps.int64:
-        e.unsupported("`clock_counter`", "it has no clock that kernels can read (VK_KHR_shader_clock)", op.loc)
+        lacking = owner(e.caps, "shader_clock" if e.caps.int64 else "int64")
+        e.unsupported("`clock_counter`", f"{lacking} has no clock that kernels can read (VK_KHR_shader_clock)", op.loc)
     scope = _SCOPE_DEVICE if e.caps.shader_clock == "device" else _SCOPE_SUBGROUP
     e.ids[op] = e.bitcast(e.f.value("ReadClockKHR", e.type(u64), e.m.constant_u32(scope)), u64, i64)

@@ -15,6 +15,7 @@ from spirograd.base.dtypes import DType, Type, Vec, f16, f32, u1, u32, u64, unsi
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
+from spirograd.base.profiles import owner
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
@@ -115,7 +116,7 @@ class Emitter:
             return m.type_bool
         needed = _NEEDED.get(t.name)
         if needed is not None and not getattr(self.caps, needed):
-            self.unsupported(f"values of type {t.name}", f"the device lacks {needed}")
+            self.unsupported(f"values of type {t.name}", self.lacking(needed))
         return m.type_float(t.bits) if t.is_float else m.type_int(t.bits, t.is_signed)
 
     @property
@@ -127,8 +128,12 @@ class Emitter:
         """Return a physical pointer from an address of `address_type`."""
         return self.f.value("ConvertUToPtr" if self.caps.int64 else "Bitcast", self.m.pointer("PhysicalStorageBuffer", pointee), address)
 
+    def lacking(self, capability: str) -> str:
+        """Return the reason of a refusal: what lacks a capability, the device or the profile of the session."""
+        return f"{owner(self.caps, capability)} lacks {capability}"
+
     def unsupported(self, what: str, why: str, loc: Loc | None = None) -> None:
-        raise SpirogradUnsupportedError(f"{what} cannot be compiled for this device: {why}", loc or self.loc)
+        raise SpirogradUnsupportedError(f"{what} cannot be compiled: {why}", loc or self.loc)
 
     # --- constants ---------------------------------------------------------------------------------------------------------
 

@@ -521,6 +521,21 @@ def test_fields_and_arrays_as_template_arguments(session, reload):
     assert (out == 42).all()
 
 
+def test_modules_take_row_major_arrays(session, reload):
+    @sg.kernel
+    def clear(a: sg.types.ndarray(sg.i32, 2)):
+        for i, j in a:
+            a[i, j] = 0
+
+    turned = sg.tensor(sg.i32, (2, 3), layout=(1, 0))
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"row-major arrays, and argument `a` has the layout \(1, 0\)"):
+        sg.aot.Module().add_kernel(clear, {"a": turned})
+    module = sg.aot.Module()
+    module.add_kernel(clear)
+    with pytest.raises(TypeError, match=r"row-major arrays, got the layout \(1, 0\)"):
+        reload(module).kernel("clear")(turned)
+
+
 def test_prints_and_failing_checks(arch, reload, capsys):
     sg.init(arch=arch, debug=True)
     x = sg.field(sg.i32, shape=4)

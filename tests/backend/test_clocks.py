@@ -107,7 +107,7 @@ def test_what_is_refused(session):
             marks[i] = sg.clock_counter()
 
     if session.arch == "wgpu":
-        with pytest.raises(sg.SpirogradUnsupportedError, match=r"`clock_counter` cannot be compiled for this device[\s\S]*marks\[i\] = "):
+        with pytest.raises(sg.SpirogradUnsupportedError, match=r"`clock_counter` cannot be compiled[\s\S]*marks\[i\] = "):
             read(sg.ndarray(sg.i64, 3))
     with pytest.raises(sg.SpirogradRuntimeError, match="`clock_counter` reads the clock of the device: call it in a kernel"):
         sg.clock_counter()

@@ -311,3 +311,64 @@ def test_static_and_class_level_functions(arch: str) -> None:
         {"a": (Interval, {"low": 1, "high": 3}), "b": (Interval, {"low": 2, "high": 4})},
         {"Interval": Interval},
     )
+
+
+def test_members_by_name() -> None:
+    """Strings in subscripts name members, also such as are no identifiers, of variables, of elements of memory and of parts of either."""
+    mode = sg.types.struct(**{"21": sg.f32, "3 3": sg.math.vec2})
+    wave = sg.types.struct(modes=mode, scale=sg.f32)
+    waves = wave.field(shape=2)
+
+    @sg.func
+    def doubled(m):
+        r = mode()
+        for name in sg.static(["21", "3 3"]):
+            r[name] = 2 * m[name]
+        return r
+
+    @sg.kernel
+    def run() -> sg.f32:
+        for i in waves:
+            waves[i]["modes"]["21"] = i + 1.5
+            waves[i].modes["3 3"] = [i, 2]
+            waves[i]["modes"]["3 3"][1] += 1
+            waves[i].modes = doubled(waves[i].modes)
+        w = waves[1]
+        w["scale"] = getattr(w, "scale", 5.0) + getattr(w.modes, "21") + getattr(w.modes, "22", 0.25)
+        if sg.static(hasattr(w, "modes") and not hasattr(w, "21")):
+            w.scale += 1
+        return w["scale"]
+
+    assert run() == 6.25
+    stored = waves.to_numpy()
+    assert stored["modes"]["21"].tolist() == [3, 5]
+    assert stored["modes"]["3 3"].tolist() == [[0, 6], [2, 6]]
+    assert waves[1].modes["21"] == 5
+
+    @sg.kernel
+    def missing():
+        w = wave()
+        w["scales"] = 1
+
+    with pytest.raises(sg.SpirogradTypeError, match="the struct has no member `scales`"):
+        missing()
+
+
+def test_structs_without_members() -> None:
+    @sg.dataclass
+    class Rule:
+        @sg.func
+        def apply(self, x):
+            return x + 1
+
+    body = sg.types.struct(rule=Rule, mass=sg.f32)
+
+    @sg.kernel
+    def run() -> sg.f32:
+        b = body(mass=2)
+        return Rule().apply(b.mass) + b.rule.apply(1)
+
+    assert run() == 5
+    rules = Rule.field(shape=2)
+    with pytest.raises(sg.SpirogradTypeError, match="no memory, because its structs have no members"):
+        print(rules.shape)

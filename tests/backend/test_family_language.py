@@ -363,6 +363,30 @@ def test_annotated_assignments() -> None:
             kernel()
 
 
+def test_scalar_types_annotate_entries() -> None:
+    """A vector or matrix in an assignment with a scalar type keeps its shape, and its entries get the type: as of arguments and returns."""
+    out = sg.field(sg.f32, shape=7)
+
+    @sg.func
+    def halves(v: sg.i32) -> sg.f32:
+        cut: sg.i32 = v + 0.75
+        wide: sg.f32 = cut
+        wide /= 2
+        return wide
+
+    @sg.kernel
+    def run(x: sg.f32):
+        v = halves(sg.Vector([x, 2.9, -3.9]))
+        m: sg.i32 = sg.Matrix([[x, 2 * x], [-x, 7.75]])
+        for i in sg.static(range(3)):
+            out[i] = v[i]
+        for i, j in sg.static(sg.ndrange(2, 2)):
+            out[3 + 2 * i + j] = m[i, j]
+
+    run(1.5)
+    assert out.to_numpy().tolist() == [0.5, 1.0, -1.0, 1, 3, -1, 7]
+
+
 def test_calls_that_do_not_fit() -> None:
     """To Python they are TypeErrors; to the family, syntax errors."""
 

@@ -167,10 +167,11 @@ def test_a_trace_of_a_program(arch, tmp_path):
 
 @pytest.mark.archs("cpu")
 def test_what_each_thread_ran(arch, tmp_path):
-    """Rows of threads, whose ranges are all iterations of a task, each once. Also of atomic updates, which other code runs."""
+    """Rows of threads, whose ranges are all iterations of a task, each once. Also of atomic updates, which other code runs. (Updates of few
+    integers run in blocks: the iterations of their task are the blocks.)"""
     sg.init(arch=arch, cpu_max_num_threads=2)
     n = 300_007
-    x, hits = sg.ndarray(sg.f32, n), sg.ndarray(sg.i32, 7)
+    x, hits = sg.ndarray(sg.f32, n), sg.ndarray(sg.f32, 7)
 
     @sg.kernel
     def fill(x: sg.types.NDArray[sg.f32, 1]):
@@ -178,7 +179,7 @@ def test_what_each_thread_ran(arch, tmp_path):
             x[i] = sg.sin(sg.sin(x[i] + i))
 
     @sg.kernel
-    def count(hits: sg.types.NDArray[sg.i32, 1]):
+    def count(hits: sg.types.NDArray[sg.f32, 1]):
         for i in range(n):
             hits[i % 7] += 1
 

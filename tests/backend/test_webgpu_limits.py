@@ -1,16 +1,14 @@
-"""wgpu with no more than WebGPU promises everywhere (W3C, WebGPU, "Limits", the defaults): eight buffers, groups of 256, 16 KiB of shared
-memory, bindings of 128 MiB at multiples of 256 bytes, no immediates. The device itself is made with these limits, so wgpu checks them."""
+"""The profile "browser": wgpu with no more than WebGPU promises everywhere (W3C, WebGPU, "Limits", the defaults), eight buffers, groups of
+256, 16 KiB of shared memory, bindings of 128 MiB at multiples of 256 bytes, no immediates. The device itself is made with these limits, so
+wgpu checks them."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
 import spirograd as sg
 from spirograd import algorithms
-from spirograd.base.records import replace
 
 pytestmark = pytest.mark.archs("wgpu")
 
@@ -29,24 +27,8 @@ LIMITS = {
 
 
 @pytest.fixture(autouse=True)
-def least(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spirograd.runtime.devices import wgpu  # which needs the package wgpu
-    from spirograd.runtime.devices.wgpu import device
-
-    query = wgpu.query
-
-    def query_least(adapter: Any, arch: str) -> Any:
-        found = query(adapter, arch)
-        limits = {"max_buffers": 8, "max_group_size": 256, "shared_memory": 16 << 10, "max_allocation": 128 << 20, "max_push_constants": 0}
-        enabled = tuple([name for name in found.enabled if name != "immediates"])
-        return replace(found, caps=replace(found.caps, **limits), enabled=enabled)
-
-    def create(features: Any) -> Any:
-        return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits=LIMITS)
-
-    monkeypatch.setattr(wgpu, "query", query_least)
-    monkeypatch.setattr(device, "create_device", create)
-    sg.init(arch=arch)
+def least(arch: str) -> None:
+    sg.init(arch=arch, profile="browser")
     made = sg.lang.context.session().device._device.limits
     assert {name: made[name] for name in LIMITS} == LIMITS
 
@@ -105,5 +87,5 @@ def test_what_is_too_large_is_told() -> None:
         for i in range(1000):
             sg.simt.block.sync()
 
-    with pytest.raises(sg.SpirogradTypeError, match="groups of 512 threads are too large: this device takes at most 256"):
+    with pytest.raises(sg.SpirogradTypeError, match=r"groups of 512 threads are too large: the profile `browser` \(.*\) takes at most 256"):
         large()

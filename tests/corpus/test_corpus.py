@@ -3,6 +3,7 @@ tools that look at modules notice when something is wrong. `make validate` does 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +16,11 @@ from corpus.sizings import EXPECTED, sizing
 
 import spirograd as sg
 from validation import tools
-from validation.__main__ import main
+from validation.__main__ import absent, idle_limits, main
 from validation.case import Case, case, load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
+from validation.matrix import Row
 from validation.profiles import AMDGPU, PROFILES, PTX, SPIRV, VULKAN, WGPU
 from validation.running import Run, run_cases
 
@@ -33,7 +35,7 @@ def test_the_corpus_is_large() -> None:
 def profiles_of(name: str) -> list[str]:
     """What a case is compiled for by day.
 
-    Of the four profiles of Vulkan and wgpu it meets one: one generator makes the modules of all, and cases that are the same on other types
+    Of the profiles of Vulkan and wgpu it meets one: one generator makes the modules of all, and cases that are the same on other types
     meet each in turn. A case that needs a type that is optional meets one that can do everything, and one with next to nothing, which
     refuses it. Architectures of one vendor hardly differ, so it meets one of a vendor. For GPUs of vendors LLVM takes most of the time, and
     one emitter makes the code of all: of cases that are the same on other types, and of gradients, every sixth meets a vendor, each time
@@ -46,7 +48,7 @@ def profiles_of(name: str) -> list[str]:
         count = [other for other in CASES if other.rpartition("_")[0] == kind].index(name)
     turns = [(profile,) for profile in SPIRV]
     if CASES[name].needs:
-        turns = [("vulkan-bare", "wgpu"), ("vulkan", "wgpu-bare")]
+        turns = [("vulkan-bare", "wgpu"), ("vulkan", "wgpu-browser")]
     vendor = list((PTX, AMDGPU)[(number + count // 6) % 2])
     return [*turns[number % len(turns)], *([] if count % 6 else [vendor[number // 2 % len(vendor)]])]
 
@@ -121,6 +123,55 @@ def test_a_failure_leaves_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = compile_case(kernels_of(CASES["steps"]), CASES["steps"], VULKAN, tmp_path, ["valid"])
     assert found.failed
     assert {path.suffix for path in (tmp_path / "steps").iterdir()} >= {".ir", ".spv", ".spvasm", ".metal"}
+
+
+def test_a_missing_tool_is_named_and_its_limits_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without SPIRV-Cross each of its limits used to be reported as one to take off the list."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    row = Row(CASES["steps"], {"wgpu": compile_case(kernels_of(CASES["steps"]), CASES["steps"], WGPU, tmp_path)})
+    assert not row.failures
+    missing = absent([row])
+    assert missing["spirv-cross is not installed: apt install spirv-cross"] == ["GLSL", "HLSL", "MSL 2.3", "MSL 3.0"]
+    assert missing["spirv-val is not installed: apt install spirv-tools"] == ["valid (wgpu)"]
+    assert idle_limits([row]) == []
+    row.compiled["wgpu"].verdicts = {}
+    assert idle_limits([row]) == list(tools.LIMITS)
+
+
+# A package is hidden by None in sys.modules.
+WITHOUT = """
+import runpy, sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+sys.argv = sys.argv[2:]
+run = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module
+sys.path.insert(0, "examples")
+run(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "packages,command,said",
+    [
+        (
+            "msgpack",
+            "validation --only steps --no-run --profiles amdgpu-gfx1100 --jobs 1",
+            "not checked: valid (amdgpu): msgpack is not installed: pip install '.[test]'",
+        ),
+        ("rich,tinygrad", "validation --only steps --no-run --profiles vulkan --jobs 1", "1 cases, 0 with failures"),
+        ("hypothesis,pytest", "tests.fuzz kernels --count 1 --on cpu", "1 programs in"),
+        ("jax", "benchmarks.small_tapes", "needs JAX: pip install '.[jax]'"),
+        ("mpmath", "tools/fit_polynomials.py", "needs mpmath: pip install mpmath"),
+        ("PIL", "tools/gallery.py", "pip install '.[demo,media]'"),
+        ("matplotlib", "examples/wave.py", "need matplotlib and rich: pip install 'spirograd[demo]'"),
+        ("rich", "examples/wave.py", "need matplotlib and rich: pip install 'spirograd[demo]'"),
+    ],
+)
+def test_commands_name_the_package_that_they_lack(packages: str, command: str, said: str, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path)] if command.startswith(("validation", "tests")) else []
+    done = subprocess.run([sys.executable, "-c", WITHOUT, packages, *command.split(), *out], cwd=ROOT, capture_output=True, text=True)
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.needs("spirv-cross")

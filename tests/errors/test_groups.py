@@ -329,7 +329,7 @@ def test_groups_too_large():
         for _ in range(32):
             block.sync()
 
-    with pytest.raises(sg.SpirogradTypeError, match="groups of 4096 threads are too large: this device takes at most 1024"):
+    with pytest.raises(sg.SpirogradTypeError, match="groups of 4096 threads are too large: this device .* takes at most 1024"):
         work()
 
 
@@ -363,7 +363,7 @@ def test_shared_arrays_whose_elements_become_words():
     sg.init(arch=sg.wgpu)
     most = context.session().device.caps.shared_memory
     kernel_with_shared_array(most // 4, sg.u8)()
-    with pytest.raises(sg.SpirogradUnsupportedError, match=f"take {most + 4:,} bytes; a group may use {most:,} on this device"):
+    with pytest.raises(sg.SpirogradUnsupportedError, match=f"take {most + 4:,} bytes; this device .* has {most:,} for a group"):
         kernel_with_shared_array(most // 4 + 1, sg.u8)()
 
 

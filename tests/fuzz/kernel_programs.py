@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from . import typed
 from .expressions import ALL_TYPES, Array, Choices, Expressions, Function, Variable
@@ -458,9 +457,3 @@ def write(c: Choices) -> Program:
         scalars.append((f"s{k}", t, typed.cast(c.pick(edges(t)), t)))
     w.kernel(arrays, scalars, loops)
     return Program("\n".join(w.lines) + "\n", arrays, scalars, c.number(0, 999), whole)
-
-
-@st.composite
-def programs(draw: Any) -> Program:
-    """Programs for Hypothesis."""
-    return write(Choices(lambda low, high: draw(st.integers(low, high))))

@@ -8,14 +8,17 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import needs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from . import run
 from .evaluate import TooLong
-from .kernel_programs import Program, programs
+from .expressions import Choices
+from .kernel_programs import Program, write
 from .shrink import shrunk
 
 EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "8"))
@@ -47,6 +50,12 @@ def report(source: str, text: str) -> str:
     program = PROGRAMS[source]
     short = shrunk(program, lambda p: failure(p)[:KIND] == text[:KIND], seconds=30)
     return f"{failure(short)}\n{short!r}"
+
+
+@st.composite
+def programs(draw: Any) -> Program:
+    """Return a random program whose choices Hypothesis makes."""
+    return write(Choices(lambda low, high: draw(st.integers(low, high))))
 
 
 KIND = 24  # as much of a message as names the error and the back end

@@ -220,9 +220,11 @@ def test_family_behaviour(family: str) -> None:
     import spirograd.compat.taichi
 
     ti: Any = getattr(spirograd.compat, family)
+    assert ti.lang.impl.get_runtime().prog is None  # by which programs learn that they must call `init`
     ti.init(arch=ti.amdgpu, log_level=ti.ERROR)  # the CPU takes over, as in the family
     assert ti.lang.impl.current_cfg().arch == ti.cfg.arch == "cpu"
     runtime = ti.lang.impl.get_runtime()
+    assert ti.cfg.default_fp.to_string() == "f32"
     assert (runtime.default_fp, runtime.prog.config().debug) == (ti.f32, False)
     assert runtime.prog.get_device_caps().get(ti._lib.core.DeviceCapability.spirv_has_float64) == 1
     assert getattr(ti, f"{FAMILY[family]}SyntaxError") is sg.SpirogradSyntaxError

@@ -6,7 +6,6 @@ general path converts or refuses.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct
@@ -17,6 +16,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context
+from spirograd.lang.data.slices import strides_in_memory
 
 if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation, Scalar
@@ -97,10 +97,10 @@ def places_of(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Places | 
     return Places(axes, tuple(layout.components), form_of(dtype, len(layout.components)) if in_row else None)
 
 
-def places_in_rows(dtype: DType, shape: tuple[int, ...], components: int) -> Places:
-    """Return the places of the elements of an array, row by row."""
+def places_in_array(dtype: DType, shape: tuple[int, ...], components: int, layout: Sequence[int] | None) -> Places:
+    """Return the places of the elements of an array. ``layout``: see `Ndarray`."""
     form = form_of(dtype, components)
-    strides = [math.prod(shape[k + 1 :]) * form.size for k in range(len(shape))]
+    strides = [stride * form.size for stride in strides_in_memory(shape, layout)]
     return Places(tuple(zip(shape, strides)), (0,), form)
 
 

@@ -329,6 +329,8 @@ class StructField(Field):
 
     @property
     def _first(self) -> MemberField:
+        if not self.members:
+            raise SpirogradTypeError("this field has no memory, because its structs have no members", None, "declare a member")
         return next(iter(self.members.values()))
 
     @property

@@ -34,8 +34,8 @@ N = TypeVar("N", bound="Ndarray")
 class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
-    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory, row-major.
-    ``layout``: the requested layout of a tensor.
+    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory. ``layout``: the
+    axes as they lie in memory, slowest first; None for row-major.
     """
 
     shape: tuple[int, ...]
@@ -62,7 +62,10 @@ class Ndarray(Contents, HostScope):
         self.element_shape = element_shape
         self.layout = layout
         self._build = build
-        self.view = dense_view(self.dtype, self.shape, element_shape)
+        if layout is None:
+            self.view = dense_view(self.dtype, self.shape, element_shape)
+        else:
+            self.view = slices.view_of_axes(self.dtype, self.shape, element_shape, slices.whole_axes(self.shape), layout)
         self._places: elements.Places | None = None
         self._session = context.session()
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
@@ -98,6 +101,11 @@ class Ndarray(Contents, HostScope):
         return self
 
     @property
+    def extents_in_memory(self) -> tuple[int, ...]:
+        """The extents of the axes as they lie in memory, slowest first: what kernels take."""
+        return self.shape if self.layout is None else tuple([self.shape[axis] for axis in self.layout])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the elements, without those of gradients and tangents."""
         return self.view.count * self.dtype.size
@@ -128,11 +136,9 @@ class Ndarray(Contents, HostScope):
 
     def _corresponding(self, new: Ndarray | None, role: str) -> Ndarray | None:
         """Check an array that kernels may index like this one, and clear the caches of launches."""
-        if new is not None and (
-            not isinstance(new, Ndarray) or (new.dtype, new.view.full_shape, new.shape) != (self.dtype, self.view.full_shape, self.shape)
-        ):
-            given = f"of {new.dtype} and shape {new.view.full_shape}" if isinstance(new, Ndarray) else scalar.describe(new)
-            wanted = f"of {self.dtype} and shape {self.view.full_shape}"
+        if new is not None and (not isinstance(new, Ndarray) or _type_of(new) != _type_of(self)):
+            given = _type_of(new) if isinstance(new, Ndarray) else scalar.describe(new)
+            wanted = _type_of(self)
             raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {given}")
         if isinstance(new, BufferView):
             raise SpirogradTypeError(
@@ -182,12 +188,13 @@ class Ndarray(Contents, HostScope):
 
     def _address(self, key: object) -> int:
         if self._places is None:
-            self._places = elements.places_in_rows(self.dtype, self.shape, math.prod(self.element_shape))
+            self._places = elements.places_in_array(self.dtype, self.shape, math.prod(self.element_shape), self.layout)
         address = self._places.address(key)
         if address is not None:
             return address
-        index = element_index(key, self.shape, (), "an ndarray")
-        return int(np.ravel_multi_index(index, self.shape) if self.shape else 0) * self._element_bytes
+        address = self._places.address(tuple([int(k) for k in element_index(key, self.shape, (), "an ndarray")]))
+        assert address is not None
+        return address
 
     def _write_scalars(self, address: int, values: Sequence[object]) -> None:
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
@@ -250,6 +257,12 @@ class Ndarray(Contents, HostScope):
         return (_unpickle, (type(self), made_from, self.to_numpy(), shadows))
 
 
+def _type_of(array: Ndarray) -> str:
+    """Return what an array shares with its gradient, for messages."""
+    layout = "" if array.layout is None else f", layout {array.layout}"
+    return f"of {array.dtype} and shape {array.view.full_shape}{layout}"
+
+
 def _unpickle(cls: type[Ndarray], made_from: MadeFrom, data: Array, shadows: list[Array | None]) -> Ndarray:
     """Return an array of the current session with pickled contents."""
     new = cls(*made_from)
@@ -306,7 +319,7 @@ class BufferView(Ndarray):
         self.arr = arr
         self._axes = axes
         self.dtype, self.element_shape, self.layout = arr.dtype, arr.element_shape, None
-        self.view = slices.view_of_axes(arr.dtype, arr.shape, arr.element_shape, axes)
+        self.view = slices.view_of_axes(arr.dtype, arr.shape, arr.element_shape, axes, arr.layout)
         self.shape = self.view.shape
         self._build, self._session = arr._build, arr._session
         kinds = [axis.kind(extent) for axis, extent in zip(axes, arr.shape)]

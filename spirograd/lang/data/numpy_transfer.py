@@ -27,10 +27,15 @@ def bytes_of(array: Array) -> memoryview:
     return memoryview(array.view(np.uint8).data)
 
 
-def read(allocation: Allocation, view: HostView) -> Array:
-    """Return a new array with the contents, after waiting for launches. Raises errors that kernels have reported."""
+def read(allocation: Allocation, view: HostView, rows: Array | None = None) -> Array:
+    """Return a new array with the contents, after waiting for launches. Raises errors that kernels have reported.
+
+    ``rows``: numbers of entries of the first axis to return in its place; by default all.
+    """
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np)
+    if rows is not None:
+        return _rows(allocation, view, rows)
     context.before_read(allocation)
     places = _in_place(allocation, view)
     if places is not None:
@@ -43,6 +48,17 @@ def read(allocation: Allocation, view: HostView) -> Array:
     for k, block in enumerate(view.blocks):
         out[:, k] = _read_block(allocation, block, view.dtype).reshape(-1)
     return out.reshape(view.full_shape)
+
+
+def _rows(allocation: Allocation, view: HostView, rows: Array) -> Array:
+    context.before_read(allocation)
+    host = allocation.host_bytes()
+    if host is None:
+        gathered: Array = read(allocation, view)[rows]
+        return gathered
+    places = [np.ndarray(b.dims, view.dtype.np, host, b.first, b.strides)[rows] for b in view.blocks]
+    shape = (*rows.shape, *view.full_shape[1:])
+    return places[0].reshape(shape) if len(places) == 1 else np.stack([p.reshape(-1) for p in places], -1).reshape(shape)
 
 
 def _in_place(allocation: Allocation, view: HostView) -> list[Array] | None:

@@ -145,11 +145,20 @@ def _part(axis: Axis, key: object, number: int, what: str) -> Axis:
     return Axis(axis.first + at * axis.step, None)
 
 
-def view_of_axes(dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis]) -> HostView:
-    """Return the layout of the elements of a view of a row-major array of ``shape``."""
+def strides_in_memory(shape: Sequence[int], layout: Sequence[int] | None) -> list[int]:
+    """Return how many elements apart neighbours along each axis are. ``layout``: see `Ndarray`."""
+    order = range(len(shape)) if layout is None else layout
+    strides = {axis: math.prod([shape[inner] for inner in order[k + 1 :]]) for k, axis in enumerate(order)}
+    return [strides[axis] for axis in range(len(shape))]
+
+
+def view_of_axes(
+    dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis], layout: Sequence[int] | None
+) -> HostView:
+    """Return how the elements of a view of an array of ``shape`` lie in memory. ``layout``: see `Ndarray`."""
     extents = tuple(axis.extent for axis in axes if axis.extent is not None)
     count = math.prod(element_shape)
-    rows = [math.prod(shape[k + 1 :]) * count * dtype.size for k in range(len(shape))]
+    rows = [stride * count * dtype.size for stride in strides_in_memory(shape, layout)]
     first = sum(axis.first * row for axis, row in zip(axes, rows))
     strides = [axis.step * row for axis, row in zip(axes, rows) if axis.extent is not None]
     if 0 in extents or not count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -50,8 +51,32 @@ def read(path: Path, field: Contents) -> Array:
     if field.lies_apart:
         columns = [component.to_numpy() for component in field.component_fields]
         return np.stack(columns, -1).reshape(*field.shape, *field.element_shape)
-    at = _walk(path, _mesh(field.shape), False)
-    return np.ascontiguousarray(numpy_transfer.read(field.tree.allocation, field.view)[tuple(at)])
+    blocks = _blocks(path, field.shape)
+    starts = np.ogrid[tuple([slice(0, n, block) for n, block in zip(field.shape, blocks)])]
+    cells = _cell(path, list(starts), False)
+    contents = numpy_transfer.read(field.tree.allocation, field.view, *cells)
+    outer = len(starts) if cells else 0
+    axes = [_axes_of(path, axis, outer) for axis in range(len(field.shape))]
+    ordered = contents.transpose(*itertools.chain(*axes), *range(outer + len(path.digits.parts), contents.ndim))
+    whole = ordered.reshape(*[-(-n // block) * block for n, block in zip(field.shape, blocks)], *field.element_shape)
+    return np.ascontiguousarray(whole[tuple([slice(n) for n in field.shape])])
+
+
+def _axes_of(path: Path, axis: int, outer: int) -> list[int]:
+    """Return the axes of gathered cells that make up an axis of the field, the slowest first: of the ``outer`` ones, then the digits."""
+    digits = [k for k, (position, _, _) in enumerate(path.digits.parts) if position == axis]
+    ordered = sorted(digits, key=lambda k: -path.digits.parts[k][1])
+    return [*([axis] if outer else []), *[outer + k for k in ordered]]
+
+
+def _blocks(path: Path, shape: tuple[int, ...]) -> list[int]:
+    """Return for each axis how many consecutive indices share a cell, and begin at a multiple of this number."""
+    blocks = list(shape)
+    for level in path.levels:
+        if level.table is not None:
+            for axis, div, _ in level.digits.parts:
+                blocks[axis] = math.gcd(blocks[axis], div) if blocks[axis] < shape[axis] else div
+    return blocks
 
 
 def write(path: Path, field: Contents, data: Array) -> None:
@@ -141,6 +166,11 @@ def _replace(field: ScalarField, contents: Array) -> None:
 
 def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Array]:
     """Return the indices in the last region of the elements at ``index``: arrays that broadcast against each other."""
+    return [*_cell(path, index, activate), *_digits(path.digits, index)]
+
+
+def _cell(path: Path, index: Sequence[Array], activate: bool) -> list[Array]:
+    """Return the number of the cell in the last region that holds the elements at ``index``; nothing if that is the region of the root."""
     cell: list[Array] = []
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
@@ -152,7 +182,7 @@ def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Array]:
             cell = [np.maximum(_get(level.table, at), NULL)]
         elif activate:
             _set_bits(level, at, index)
-    return [*cell, *_digits(path.digits, index)]
+    return cell
 
 
 def _activate(level: Level, at: Sequence[Array], index: Sequence[Array]) -> None:

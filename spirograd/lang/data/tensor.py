@@ -47,8 +47,8 @@ class _TensorClass(type):
 class Tensor(FieldOrArray, metaclass=_TensorClass):
     """A field or an array made by `tensor`, or converted by ``Tensor(x)``. As the annotation of an argument it accepts any field or array.
 
-    ``layout``: the axes from slowest to fastest in memory, None for row-major. The memory of a field follows it. Arrays are row-major in
-    any case, because one compiled kernel serves all arrays.
+    ``layout``: the axes from slowest to fastest in memory, None for row-major. Kernels are compiled once for each layout of the arrays that
+    they take.
     """
 
     layout: tuple[int, ...] | None

@@ -60,7 +60,7 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | No
         key = t.expression(node.slice)
         t.at(node)
         if container is not None:
-            return container.index(key), None
+            return _item_part(container, key), None
         if has_elements(base):
             if is_slice(key) and not isinstance(base, TripletsProxy):
                 return None, sliced(base, key)
@@ -72,6 +72,16 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | No
     if part is not None:
         return part, None
     return None, get_attribute(t, base if container is None else container.load(), node.attr, ast.unparse(node))
+
+
+def _item_part(container: Lvalue, key: object) -> Lvalue:
+    """Return the part of an lvalue at ``[key]``: a string names a member of a struct."""
+    held = container.load() if isinstance(key, str) else None
+    if not isinstance(held, Struct):
+        return container.index(key)
+    if key not in held.entries:
+        raise no_attribute(held, str(key))
+    return container.member(str(key))
 
 
 def _member(container: Lvalue, name: str) -> Lvalue | None:

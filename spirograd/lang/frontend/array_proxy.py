@@ -10,7 +10,7 @@ from spirograd.base.artifact import NARROW
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayArg, ArrayRef
+from spirograd.ir.nodes import ArrayArg, ArrayRef, in_program_order
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.data.ndarray import Ndarray
@@ -42,6 +42,11 @@ class Proxy:
         raise NotImplementedError
 
     @property
+    def axes_in_memory(self) -> tuple[int, ...]:
+        """The axes, slowest in memory first."""
+        raise NotImplementedError
+
+    @property
     def size(self) -> Value:
         """Number of elements."""
         return number_of(self.shape)
@@ -69,13 +74,19 @@ class ArrayProxy(Proxy):
         self.arg = arg
         self.decl = decl
         self.ref = ArrayRef(
-            decl.name if role == "primal" else f"{decl.name}.{role}", arg, decl.dtype, decl.ndim, decl.element_shape, role, decl.wide
-        )
+            decl.name if role == "primal" else f"{decl.name}.{role}", arg, decl.dtype, decl.ndim, decl.element_shape, role, decl.wide,
+            layout=decl.layout,
+        )  # fmt: skip
 
     @property
     def shape(self) -> tuple[Value, ...]:
-        b = scalar.builder()
-        return tuple(Value(b.emit(ir.shape, attr=(self.arg, axis), type=i32)) for axis in range(self.decl.ndim))
+        b, places = scalar.builder(), in_program_order(self.decl.layout, range(self.decl.ndim))
+        return tuple([Value(b.emit(ir.shape, attr=(self.arg, place), type=i32)) for place in places])
+
+    @property
+    def axes_in_memory(self) -> tuple[int, ...]:
+        """The axes, slowest in memory first."""
+        return self.decl.layout or tuple(range(self.decl.ndim))
 
     @property
     def offset(self) -> Value:
@@ -131,7 +142,8 @@ class TripletsProxy:
 def array_decl(name: str, array: Ndarray) -> ArrayArg:
     """Return how an ndarray is declared as an argument."""
     wide = is_wide(array.shape, array.element_shape)
-    return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide, array.needs_dual)
+    has_grad, layout = array.grad is not None, array.layout or ()
+    return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), has_grad, wide, array.needs_dual, layout=layout)
 
 
 def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:

@@ -150,9 +150,12 @@ def _annotated(t: Tracer, node: ast.AnnAssign) -> None:
     t.at(node)
     target = ast.unparse(node.target)
     if is_scalar_type(annotation):
-        if not scalar.is_scalar(value):
+        if isinstance(value, Matrix):  # the type of its entries, as in the Taichi family
+            value = arithmetic.cast(value, annotation)
+        elif scalar.is_scalar(value):
+            value = scalar.cast(value, arithmetic.as_dtype(annotation))
+        else:
             raise type_error(f"`{target}` is a scalar of type {arithmetic.as_dtype(annotation)}, and cannot be {describe(value)}")
-        value = scalar.cast(value, arithmetic.as_dtype(annotation))
     elif isinstance(annotation, AggregateType):
         value = annotation.converted(value)
     else:

@@ -82,6 +82,8 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
     if not _is_traceable(callee) and contains_runtime(values):
         if getattr(callee, "__name__", "") == "format" and isinstance(getattr(callee, "__self__", None), str):
             return formatted(callee.__self__, args, kwargs)
+        if callee in (getattr, hasattr):
+            return _run(t, callee.__name__, _looked_up(t, callee), args, kwargs)
         plain = resolved(callee, plain=True)
         if plain is None:
             raise python_call(callee)
@@ -102,6 +104,18 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
     except Exception as error:
         message = f"`{name}`, which runs while compiling, raised {type(error).__name__}: {error}"
         raise SpirogradCompilationError(message, t.b.loc) from error
+
+
+def _looked_up(t: Tracer, callee: object) -> Callable[..., object]:
+    """Return `getattr` or `hasattr` (``callee``) for run-time values, whose attributes are members of structs and entries of vectors."""
+
+    def run(base: object, name: str, *default: object) -> object:
+        exists = hasattr(base, name)
+        if callee is hasattr:
+            return exists
+        return default[0] if default and not exists else get_attribute(t, base, name)
+
+    return run
 
 
 def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object], kwargs: dict[str, object]) -> object:

@@ -75,12 +75,13 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
 
 
 def _elements(memory: Proxy) -> LoopSpace:
-    """Return all elements of an array or a view. Whether there may be more than i32 counts is part of the type of the array."""
+    """Return all elements of an array or a view, in the order of memory. The type of the array says whether i32 may be too small to
+    count them."""
     shape, array = memory.shape, memory.base if isinstance(memory, ViewProxy) else memory
     if not shape:
         return LoopSpace(scalar.constant(1), lambda index: [])
     is_wide = isinstance(array, ArrayProxy) and array.decl.wide
-    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if is_wide else shape), True)
+    return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in shape] if is_wide else shape, axes=memory.axes_in_memory), True)
 
 
 def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:

@@ -19,7 +19,7 @@ def element_of(t: Tracer, base: object, key: object) -> Lvalue | None:
         return element_of(t, base.base, base.element(index_values(key, len(base.shape), base.name)))
     if isinstance(base, ArrayProxy):
         indices = index_values(key, base.decl.ndim, base.decl.name)
-        return Element(base.ref, indices, label=indices)
+        return Element(base.ref, [indices[axis] for axis in base.axes_in_memory], label=indices)
     if isinstance(base, TripletsProxy):
         return TripletElement(base, key)
     if isinstance(base, StructField):

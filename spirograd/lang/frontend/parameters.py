@@ -68,7 +68,7 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
         if isinstance(array, BufferView):
             return (array._sg_kinds, *array_signature(array.arr))
         decl = array_decl("", array)
-        signature = _signature(decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
+        signature = _signature(decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual, decl.layout)
         array._sg_signature = signature  # Read at each launch; an array never changes its type.
     return signature
 
@@ -191,7 +191,7 @@ class ArrayParameter(Parameter):
     def key(self, value: object) -> object:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        return _signature(*self.external(value), False)
+        return _signature(*self.external(value), False, ())
 
     def external(self, value: object) -> tuple[DType, int, tuple[int, ...], bool, bool]:
         """Return dtype, number of axes and element shape of an array of another library, whether it has a gradient, and whether it is

@@ -63,6 +63,13 @@ class ViewProxy(Proxy):
         return tuple(axis.extent for axis in self.axes if axis.extent is not None)
 
     @property
+    def axes_in_memory(self) -> tuple[int, ...]:
+        """The axes, those of an array slowest in memory first."""
+        kept = [axis for axis, part in enumerate(self.axes) if part.extent is not None]
+        order = self.base.axes_in_memory if isinstance(self.base, ArrayProxy) else range(len(self.axes))
+        return tuple([kept.index(axis) for axis in order if axis in kept])
+
+    @property
     def dtype(self) -> DType | StructType | None:
         return self.base.dtype
 

@@ -6,9 +6,11 @@ from spirograd.runtime.devices import wgpu
 from spirograd.runtime.devices.wgpu.device import WgpuDevice
 
 
-def open(debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "") -> WgpuDevice:
+def open(
+    debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, device: str = "", profile: str = ""
+) -> WgpuDevice:
     """Open a device for Metal, see `wgpu.open`."""
-    return wgpu.open(debug, max_threads, device_memory_bytes, "metal", device)
+    return wgpu.open(debug, max_threads, device_memory_bytes, "metal", device, profile)
 
 
 def available() -> str | None:

@@ -204,7 +204,7 @@ class LaunchSteps:
         if not words:
             raise NotPrepared
         self._steps.append(("array", self._named(PACKED), struct.unpack_from("<q", words[0])[0], 0))
-        self._keep_extents(value, _FIRST_EXTENT)
+        self._keep_extents(struct.unpack_from(f"<{len(value.shape)}q", words[0], _FIRST_EXTENT), _FIRST_EXTENT)
         for k, compared in self._compared_now():
             self._steps.append(("span", _FIRST_ADDRESS + 8 * ROLES.index(compared.role), compared.nbytes, k))
         for slot in self._arrays.get(self._flat, ()):
@@ -236,14 +236,14 @@ class LaunchSteps:
         self._steps += [("buffer_span", 0, 0, k) for k, _ in self._compared_now()]
         self._steps.append(("shape", 0, 0, 0))
         self._steps += [("word32", 8 * slot.axis, slot.offset, 0) for slot in slots if slot.kind == "shape"]
-        self._keep_extents(value, 0)
+        self._keep_extents(value.shape, 0)
         self._flat += 1
 
-    def _keep_extents(self, value: Shaped, first: int) -> None:
+    def _keep_extents(self, extents: Sequence[int], first: int) -> None:
         """Check the extents. ``first``: the index of the first extent in the words of the array."""
         for k, axis in self._extents_kept:
             if k == self._flat:
-                self._steps.append(("extent", first + 8 * axis, int(value.shape[axis]), 0))
+                self._steps.append(("extent", first + 8 * axis, int(extents[axis]), 0))
 
     def _compared_now(self) -> list[tuple[int, DisjointArray]]:
         """Return the compared arrays that are the next flat argument in some role, with their numbers."""

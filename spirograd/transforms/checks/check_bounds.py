@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
 from spirograd.base.dtypes import VOID, DType, Vec, i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, in_program_order, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -96,7 +96,7 @@ def _site(
     op: Op, ref: FieldRef | ArrayRef | SharedRef, indices: Sequence[Op], origin: Sequence[int], extents: Sequence[int | Op]
 ) -> FaultSite:
     """Return the fault site, whose message shows the value and the range of each index."""
-    shown = ", ".join([f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(len(indices))])
+    shown = [f"{{{k}}}" if k < FAULT_MAX_OPERANDS else "?" for k in range(len(indices))]
     ranges, operand = [], len(indices)
     for low, extent in zip(origin, extents):
         if isinstance(extent, int):
@@ -106,6 +106,8 @@ def _site(
             operand += 1
     role = "" if isinstance(ref, SharedRef) or ref.role == "primal" else f".{ref.role}"
     what = "field" if isinstance(ref, FieldRef) else "array" if isinstance(ref, ArrayRef) else "shared array"
-    message = f"index ({shown}) out of range of {what} `{ref.name}{role}`: {' x '.join(ranges)}"
+    if isinstance(ref, ArrayRef):
+        shown, ranges = in_program_order(ref.layout, shown), in_program_order(ref.layout, ranges)
+    message = f"index ({', '.join(shown)}) out of range of {what} `{ref.name}{role}`: {' x '.join(ranges)}"
     dtypes = [_dtype(i) for i in indices] + [i32 for e in extents if not isinstance(e, int)]
     return FaultSite("bounds", message, tuple(dtypes[:FAULT_MAX_OPERANDS]), op.loc)

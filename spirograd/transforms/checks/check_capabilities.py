@@ -5,6 +5,7 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.profiles import owner
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, SharedRef, callee_of
 from spirograd.transforms.pass_context import PassContext
@@ -39,7 +40,7 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
             _check_memory(task, caps)
     if not (caps.target.addresses or caps.buffer_address):
         _refuse_addresses(kernel, caps)
-    missing = {name: what for name, (flag, what) in _TYPE_NEEDS.items() if not getattr(caps, flag)}
+    missing = {name: need for name, need in _TYPE_NEEDS.items() if not getattr(caps, need[0])}
     if not missing:
         return kernel
     for op in kernel.walk():
@@ -52,7 +53,7 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
 def _refuse_addresses(kernel: Kernel, caps: Capabilities) -> None:
     for op in kernel.walk():
         if op.code is ops.slot and op.attr.is_buffer:
-            message = f"this device (target {caps.target_name}) has no addresses of memory, which `get_addr` needs"
+            message = f"{owner(caps, 'buffer_address')} has no addresses of memory, which `get_addr` needs"
             raise SpirogradUnsupportedError(message, op.loc, "use another device")
 
 
@@ -64,7 +65,7 @@ def _check_memory(task: Op, caps: Capabilities) -> None:
     if not caps.target.invocations:
         what, most = "the shared arrays of this loop and the values that its threads keep across barriers take", _STACK
     if taken > most:
-        message = f"{what} {taken:,} bytes; a group may use {most:,} on this device"
+        message = f"{what} {taken:,} bytes; {owner(caps, 'shared_memory')} has {most:,} for a group"
         raise SpirogradUnsupportedError(message, task.loc, "use smaller groups, or arrays of narrower numbers")
 
 
@@ -90,6 +91,6 @@ class _Nesting:
                 self.check(self.functions[called].body, depth)
 
 
-def _refuse(caps: Capabilities, feature: str, what: str, op: Op) -> None:
-    message = f"this device (target {caps.target_name}) has no {feature}, which {what} needs"
+def _refuse(caps: Capabilities, need: tuple[str, str], what: str, op: Op) -> None:
+    message = f"{owner(caps, need[0])} has no {need[1]}, which {what} needs"
     raise SpirogradUnsupportedError(message, op.loc, "use a wider or narrower type, or another device")

@@ -13,6 +13,7 @@ from spirograd.base.artifact import LOCK_WORDS
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, i64, u1, u8, u16, u32, unsigned
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.profiles import owner
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, SharedRef
@@ -75,7 +76,7 @@ class _LowerAtomics(Rewriter):
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
         if ref.dtype.bits == 64 and not self.caps.atomic_int64:
-            message = f"{what} on `{ref.name}` ({ref.dtype}) needs 64-bit atomics, which this device (target {self.caps.target_name}) lacks"
+            message = f"{what} on `{ref.name}` ({ref.dtype}) needs 64-bit atomics, which {owner(self.caps, 'atomic_int64')} lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a 32-bit type, or another device")
 
 

@@ -14,11 +14,8 @@ memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Union
 
-from spirograd.analysis.effects import region_of
 from spirograd.analysis.existence import constant_trips
 from spirograd.analysis.workgroups import MOST_AT_A_TIME, group_size
 from spirograd.base.caps import Capabilities
@@ -26,10 +23,11 @@ from spirograd.base.dtypes import VOID, DType, i32, u32
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, accesses_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.carriers import Carrier, carrier
+from spirograd.transforms.tasks.updated_memory import Extents, Updated, length_of, only_updated
 
 # The largest number of elements of the copies of a task: 32 KiB, with which a multiprocessor of an H100 holds seven workgroups.
 _MOST_ELEMENTS = 8192
@@ -51,67 +49,6 @@ def private_copies(kernel: Kernel, ctx: PassContext) -> Kernel:
     An update that is out of range changes nothing.
     """
     return _PrivateCopies(ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
-
-
-Updated = Union[FieldRef, ArrayRef]
-
-
-class _Extents:
-    """The elements of a field or an array, numbered in row-major order."""
-
-    def __init__(self, b: Builder, ref: Updated) -> None:
-        self._b = b
-        self._extents: list[int | Op] = [*_shape(b, ref), *ref.element_shape]
-        origin = ref.layout.origin if isinstance(ref, FieldRef) else ()
-        self._origin = [*(origin or (0,) * (len(self._extents) - len(ref.element_shape))), *(0,) * len(ref.element_shape)]
-
-    def total(self) -> Op:
-        """Return the number of elements (i32)."""
-        b, known, total = self._b, math.prod([n for n in self._extents if isinstance(n, int)]), None
-        for extent in self._extents:
-            if isinstance(extent, Op):
-                total = extent if total is None else b.emit(ops.mul, total, extent)
-        return b.const(known) if total is None else total if known == 1 else b.emit(ops.mul, total, b.const(known))
-
-    def number(self, indices: tuple[Op, ...], end: int) -> Op:
-        """Return the number of an element (i32), at most ``end``, which stands for indices out of range."""
-        b = self._b
-        total: Op | None = None
-        for index, extent, first in zip(indices, self._extents, self._origin):
-            term = _plus(b, b.cast(index, i32), -first)
-            total = term if total is None else b.emit(ops.add, b.emit(ops.mul, total, _value(b, extent)), term)
-        total = total or b.const(0)
-        inside = b.emit(ops.min_, b.emit(ops.bitcast, total, type=u32), b.const(end, u32))
-        return b.emit(ops.bitcast, inside, type=i32)
-
-    def indices(self, number: Op) -> tuple[Op, ...]:
-        """Return the indices of an element."""
-        b = self._b
-        digits: list[Op] = []
-        for extent, first in reversed(list(zip(self._extents, self._origin))):
-            last = len(digits) == len(self._extents) - 1
-            index = number if last else b.emit(ops.irem, number, _value(b, extent))
-            number = number if last else b.emit(ops.idiv, number, _value(b, extent))
-            digits.insert(0, _plus(b, index, first))
-        return tuple(digits)
-
-
-def _shape(b: Builder, ref: Updated) -> Sequence[int | Op]:
-    if isinstance(ref, FieldRef):
-        return ref.shape
-    return [b.emit(ops.shape, attr=(ref.arg, axis), type=i32) for axis in range(ref.ndim)]
-
-
-def _value(b: Builder, extent: int | Op) -> Op:
-    return b.const(extent) if isinstance(extent, int) else extent
-
-
-def _length(ref: FieldRef) -> int:
-    return math.prod((*ref.shape, *ref.element_shape))
-
-
-def _plus(b: Builder, index: Op, offset: int) -> Op:
-    return b.emit(ops.add, index, b.const(offset)) if offset else index
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +102,13 @@ class _PrivateCopies(Rewriter):
             self._of_array(copy, ref, tuple(indices), value)
             return value  # nothing uses the result
         held = self._carrier(ref, kind).hold(b, value)
-        number = _Extents(b, ref).number(tuple(indices), _length(ref))
+        number = Extents(b, ref).number(tuple(indices), length_of(ref))
         if self.ranges is None:
             return b.atomic(kind, copy.shared, number, held)
         within = b.emit(ops.sub, number, self.ranges.first(b))
         ours = b.emit(ops.lt, b.emit(ops.bitcast, within, type=u32), b.const(self.ranges.length, u32))
-        if self.ranges.count * self.ranges.length > _length(ref):  # an element out of range would be in the last range
-            ours = b.emit(ops.and_, ours, b.emit(ops.lt, number, b.const(_length(ref))))
+        if self.ranges.count * self.ranges.length > length_of(ref):  # an element out of range would be in the last range
+            ours = b.emit(ops.and_, ours, b.emit(ops.lt, number, b.const(length_of(ref))))
         b.begin()
         b.atomic(kind, copy.shared, within, held)
         then = b.end([])
@@ -182,7 +119,7 @@ class _PrivateCopies(Rewriter):
     def _of_array(self, copy: PrivateCopy, ref: ArrayRef, indices: tuple[Op, ...], value: Op) -> None:
         """Update the copy if the array fits into it, else the array."""
         b, room = self.b, copy.shared.length - 1
-        extents = _Extents(b, ref)
+        extents = Extents(b, ref)
         fits = b.emit(ops.le, extents.total(), b.const(room))
         b.begin()
         held = self._carrier(ref, copy.kind).hold(b, value)
@@ -200,9 +137,9 @@ class _PrivateCopies(Rewriter):
             number = b.emit(ops.add, number, self.ranges.first(b))
         value = self._carrier(ref, copy.kind).element(b, held)
         if isinstance(ref, FieldRef):
-            b.atomic(copy.kind, ref, *_Extents(b, ref).indices(number), value)
+            b.atomic(copy.kind, ref, *Extents(b, ref).indices(number), value)
             return b.end()
-        extents = _Extents(b, ref)
+        extents = Extents(b, ref)
         there = b.emit(ops.lt, number, extents.total())
         b.begin()
         b.atomic(copy.kind, ref, *extents.indices(number), value)
@@ -232,7 +169,7 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
     for ref in sorted(candidates, key=lambda ref: isinstance(ref, ArrayRef)):
         kind, held = candidates[ref]
         if isinstance(ref, FieldRef):
-            length = _length(ref) + 1  # the last element takes updates out of range
+            length = length_of(ref) + 1  # the last element takes updates out of range
         elif _updates(body, arrays) <= _MOST_UPDATES:
             length = min(left, room - elements) // (len(arrays) - arrays.index(ref))
             left -= length
@@ -276,7 +213,7 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
     ((ref, (kind, held)),) = candidates.items()
     if isinstance(ref, ArrayRef):
         return nothing
-    total = _length(ref)
+    total = length_of(ref)
     room = min(caps.shared_memory // 4, count // (_ITERATIONS * _LEAST_GROUPS)) - 1
     ranges = -(-total // room) if room > 0 else 0
     if not 1 < ranges <= _MOST_RANGES:
@@ -299,18 +236,6 @@ def _shared_bytes(task: Op) -> int:
 
 
 def _candidates(body: Region, caps: Capabilities) -> dict[Updated, tuple[str, DType]]:
-    """Return the fields and arrays that ``body`` accesses by atomics of one kind only, with this kind and the type of their carrier."""
-    everything = list(body.walk())
-    used = {a for op in everything for a in op.args}
-    kinds_of: dict[Updated, set[str]] = {}
-    for op in everything:
-        for _, ref in accesses_of(op):
-            if isinstance(ref, (FieldRef, ArrayRef)):
-                kinds_of.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
-    regions = [region_of(ref, separate_arrays=True) for ref in kinds_of]
-    candidates = {}
-    for (ref, kinds), region in zip(kinds_of.items(), regions):
-        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and regions.count(region) == 1 else None
-        if held is not None and not (isinstance(ref, ArrayRef) and ref.wide):
-            candidates[ref] = min(kinds), held.dtype
-    return candidates
+    """Return the memory that ``body`` only updates (`only_updated`), with the kind of the atomics and the type of their carrier."""
+    carriers = {ref: (kind, carrier(kind, ref.dtype, caps)) for ref, kind in only_updated(body).items()}
+    return {ref: (kind, held.dtype) for ref, (kind, held) in carriers.items() if held is not None}

@@ -134,6 +134,24 @@ def test_dump_of_nothing(tmp_path, capsys):
     assert main(["dump", str(script), "--to", str(tmp_path / "d"), "--", "--option"]) == 3
 
 
+@pytest.mark.archs("vulkan")
+def test_a_profile_restricts_the_program(arch, tmp_path, capsys, monkeypatch):
+    for name in ("SG_ARCH", "SG_PROFILE", "SG_DUMP"):
+        monkeypatch.setenv(name, "")  # the commands set them for the program
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + "print('profile', sg.lang.context.session().device.caps.profile)\n")
+    assert main(["dump", str(script), "--to", str(tmp_path / "dumps"), "--arch", arch, "--profile", "android", "--", "cpu"]) == 0
+    assert "profile android" in capsys.readouterr().out
+    assert main(["profile", "--arch", arch, "--profile", "m1", str(script), "cpu"]) == 0
+    assert "profile m1" in capsys.readouterr().out
+    monkeypatch.setenv("SG_ARCH", "")
+    assert main(["dump", str(script), "--profile", "m1", "--", "cpu"]) == 1
+    assert "the profile `m1` describes no devices of cpu" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["dump", str(script), "--profile", "m0"])
+    assert "invalid choice: 'm0'" in capsys.readouterr().err
+
+
 PROFILED = """
 import sys
 import spirograd.compat.taichi as ti

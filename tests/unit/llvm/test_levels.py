@@ -52,7 +52,7 @@ def test_level_0_leaves_out_passes_that_change_nothing(need):
     machine = toolchain._target_machine(caps.cpu_name, caps.cpu_features + (toolchain._NO_GATHER if need == 1 else ""), 0)
     with closing(toolchain.parse(SUM, machine)) as module:
         toolchain.optimise(module, machine, 0, vectorise=False, slp=False, unroll=False)
-        expected = toolchain._object(module, machine)
+        expected = toolchain.emitted(module, machine)
     assert compile_module(SUM, caps, options, need).binary == expected
 
 

@@ -351,6 +351,19 @@ def test_machine_code(gpu, compiled):
     assert read(a)[0] == 6
 
 
+def test_machine_code_of_several_modules(gpu, standin, compiled):
+    """The driver compiles them in several threads, none of which has the context current."""
+    one, two = compiled("count"), compiled("scale")
+    tasks = (*one.tasks, replace(two.tasks[0], name="t1", binary=1))
+    kernel = gpu.assemble(replace(one, tasks=tasks, binaries=(*one.binaries, *two.binaries)))
+    assert [binary[:4] for binary in kernel.binaries] == [b"\x7fELF"] * 2
+    a = Memory(gpu).allocate(12)
+    gpu.launch(gpu.load(kernel), struct.pack("<QII", a.address, 3, 2), (3, 3))
+    assert read(a).tolist() == [6 * 2 + 2, 0 + 2 + 1, 0 + 2 + 2]
+    with pytest.raises(SpirogradRuntimeError, match="kernel k"):
+        gpu.assemble(replace(kernel, binaries=(kernel.binaries[0], b"nonsense")))
+
+
 def test_other_threads_launch_while_the_driver_compiles(gpu, standin, monkeypatch, compiled):
     if standin.api is HIP:
         pytest.skip("code objects are machine code already")

@@ -12,7 +12,7 @@ from spirograd import dumps
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compiler import compile_kernel
 from spirograd.derivatives import specialized
-from validation.profiles import AMDGPU, PTX, VULKAN, VULKAN_BARE
+from validation.profiles import AMDGPU, DEVICES, PTX, VULKAN
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_kernels_and_derivatives_compile_for_any_device(tmp_path):
         assert names == ["run", "run_grad_sizes", "run_grad", "double"]
         assert all(compile_kernel(kernel, caps, source.options).binaries for source in found for kernel in source.kernels(caps))
     with pytest.raises(SpirogradUnsupportedError, match="64-bit floats"):
-        compile_kernel(found[2].kernel, VULKAN_BARE, found[2].options)
+        compile_kernel(found[2].kernel, DEVICES["vulkan-bare"], found[2].options)
 
 
 def test_kernels_of_the_offline_cache_are_collected(tmp_path, monkeypatch):

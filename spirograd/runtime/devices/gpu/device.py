@@ -252,11 +252,9 @@ class GpuDevice(StreamedDevice):
         with self._assembly:  # In place of a turn: it takes long, and other threads launch meanwhile.
             self._check()
             try:
-                with self._current():
-                    machine_code = [b if modules.is_machine_code(b) else self._driver.assemble(b, kernel.name) for b in kernel.binaries]
+                return replace(kernel, binaries=modules.assembled(self._driver, self._current, kernel))
             except DeviceLost as error:
                 self._lose(error)
-        return replace(kernel, binaries=tuple(machine_code))
 
     @contextlib.contextmanager
     def _current(self) -> Iterator[None]:

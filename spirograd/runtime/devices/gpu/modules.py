@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from ctypes import byref, c_int, c_void_p
 
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.concurrently import map_concurrently
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.runtime.devices.gpu.driver import Driver
@@ -36,6 +40,17 @@ class Usage:
 def is_machine_code(image: bytes) -> bool:
     """Return whether a binary is machine code rather than PTX."""
     return image.startswith(_ELF)
+
+
+def assembled(driver: Driver, current: Callable[[], AbstractContextManager[None]], kernel: CompiledKernel) -> tuple[bytes, ...]:
+    """Return the binaries of ``kernel`` as machine code. Threads compile several at the same time. ``current``: makes the context current
+    in the thread that calls it."""
+
+    def work(binary: bytes) -> bytes:
+        with current():
+            return binary if is_machine_code(binary) else driver.assemble(binary, kernel.name)
+
+    return tuple(map_concurrently(work, kernel.binaries))
 
 
 def function(driver: Driver, module: c_void_p, entry: str, name: str) -> int:

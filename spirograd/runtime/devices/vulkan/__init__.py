@@ -26,15 +26,17 @@ def open(
     mappable: bool | None = None,
     cache_folder: str | os.PathLike[str] | None = None,
     device: str = "",
+    profile: str = "",
 ) -> VulkanDevice:
     """Open the Vulkan device that SG_DEVICE or ``device`` names, or the most capable one.
 
     ``debug``: use the validation layer if it is installed, else warn; SG_VALIDATION=1 requires it. ``max_threads`` is for CPU devices and
     ignored. ``mappable`` False: never map device memory. ``cache_folder``: the folder of the pipeline cache; by default the folder of the
-    offline cache, unless that is off. Raises SpirogradRuntimeError if no device fits, or if the layer is required and not installed.
+    offline cache, unless that is off. ``profile``: see `loader.open_device`. Raises SpirogradRuntimeError if no device fits, or if the
+    layer is required and not installed.
     """
     folder = Path(cache_folder) if cache_folder is not None else default_folder() if knobs.flag("SG_OFFLINE_CACHE") else None
-    return VulkanDevice(_validation(debug), device_memory_bytes, mappable, folder, device)
+    return VulkanDevice(_validation(debug), device_memory_bytes, mappable, folder, device, profile)
 
 
 def _validation(debug: bool) -> bool:

@@ -50,14 +50,23 @@ class VulkanDevice(StreamedDevice):
 
     Options: ``validation`` (the validation layer's messages become SpirogradRuntimeErrors at the next call), ``cap`` (the most bytes of
     device memory to use), ``mappable`` (None: memory is mapped where host and device share it; False: never, so that all transfers use
-    staging), ``cache_folder`` (the folder of the pipeline cache; None: no cache), ``requested`` (the requested device, see `choose`).
+    staging), ``cache_folder`` (the folder of the pipeline cache; None: no cache), ``requested`` (the requested device, see `choose`),
+    ``profile`` (see `loader.open_device`).
     """
 
     api = "Vulkan"
     open_devices = OpenDevices()
     on_host = False
 
-    def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
+    def __init__(
+        self,
+        validation: bool,
+        cap: int | None,
+        mappable: bool | None,
+        cache_folder: Path | None,
+        requested: str = "",
+        profile: str = "",
+    ) -> None:
         super().__init__()
         self._pools: set[CommandPool] = set()  # Of recorded series.
         self._cache: CodeCache | None = None
@@ -66,7 +75,7 @@ class VulkanDevice(StreamedDevice):
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
-            self._features = query(choose(self._instance, requested), self._instance)
+            self._features = query(choose(self._instance, requested), self._instance, profile)
             self._device, self._family, queues = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info

@@ -12,6 +12,7 @@ from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
+from spirograd.base.profiles import restricted
 from spirograd.base.records import dataclass, replace
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
@@ -115,8 +116,9 @@ class Features:
     cache_identity: bytes
 
 
-def query(physical: object, instance: Instance) -> Features:
-    """Return the features of ``physical``, a device of ``instance``.
+def query(physical: object, instance: Instance, profile: str = "") -> Features:
+    """Return the features of ``physical``, a device of ``instance``. ``profile``: see `loader.open_device`; features that it lacks are not
+    enabled, either.
 
     Raises SpirogradRuntimeError with the names of required features that it lacks.
     """
@@ -151,6 +153,9 @@ def query(physical: object, instance: Instance) -> Features:
         matrix_shapes=_matrix_shapes(physical, instance, v11, v12, enabled),
         shader_clock=next((scope for feature, scope in _CLOCKS if (_CLOCK, feature) in enabled), ""),
     )
+    if profile:
+        caps = restricted(caps, profile)
+        enabled -= {(group, feature) for group, feature, field in _FEATURES if field and not getattr(caps, field)}
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
     detail = (("kind", kind), ("vulkan", version))
     identity = bytes(ffi.buffer(v11.deviceUUID)) + bytes(ffi.buffer(v11.driverUUID)) + bytes(ffi.buffer(properties.pipelineCacheUUID))

@@ -10,14 +10,20 @@ __all__ = ["WgpuDevice", "available", "devices", "open"]
 
 
 def open(
-    debug: bool = False, max_threads: int = 0, device_memory_bytes: int | None = None, arch: str = "wgpu", device: str = ""
+    debug: bool = False,
+    max_threads: int = 0,
+    device_memory_bytes: int | None = None,
+    arch: str = "wgpu",
+    device: str = "",
+    profile: str = "",
 ) -> WgpuDevice:
     """Open the adapter that SG_DEVICE or ``device`` names, or the most capable one.
 
     The backend is the one that SG_WGPU_BACKEND names, or the platform's default. ``debug``: use wgpu's checks of accesses and loops.
-    ``max_threads`` is for CPU devices and ignored. ``arch``: "wgpu" or "metal". Raises SpirogradRuntimeError if no adapter fits.
+    ``max_threads`` is for CPU devices and ignored. ``arch``: "wgpu" or "metal". ``profile``: see `loader.open_device`. Raises
+    SpirogradRuntimeError if no adapter fits.
     """
-    return WgpuDevice(query(choose(arch, device), arch), debug, device_memory_bytes)
+    return WgpuDevice(query(choose(arch, device), arch, profile), debug, device_memory_bytes)
 
 
 def available(arch: str = "wgpu") -> str | None:

@@ -8,6 +8,7 @@ from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.profiles import restricted
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
@@ -27,19 +28,34 @@ _FEATURES = {
     "shader-int64-atomic-all-ops": "atomic_int64",
     "shader-float32-atomic": "atomic_f32_add",
 }
+# Limit of wgpu -> field of Capabilities, for sessions that a profile restricts: the device then checks them.
+_LIMITS = {
+    "max-storage-buffers-per-shader-stage": "max_buffers",
+    "max-storage-buffer-binding-size": "max_allocation",
+    "max-compute-workgroup-storage-size": "shared_memory",
+    "max-compute-invocations-per-workgroup": "max_group_size",
+    "max-compute-workgroup-size-x": "max_group_size",
+    "max-compute-workgroup-size-y": "max_group_size",
+    "max-compute-workgroups-per-dimension": "max_groups",
+}
+# The defaults of WebGPU for limits that no field has.
+_DEFAULT_LIMITS = {"max-compute-workgroup-size-z": 64, "min-storage-buffer-offset-alignment": 256}
+_DEFAULT_BUFFER = 256 << 20
 _SCANS = ("add", "mul")  # Types of scans in WGSL.
 _IMMEDIATES, _SUBGROUPS, TIMESTAMPS = "immediates", "subgroup", "timestamp-query"
 
 
 @dataclass(slots=True)
 class Features:
-    """The features of an adapter. ``kind``: discrete, integrated, cpu, other. ``enabled``: features to switch on."""
+    """The features of an adapter. ``kind``: discrete, integrated, cpu, other. ``enabled``: features to switch on;
+    ``limits``: those to request instead of the adapter's."""
 
     adapter: wgpu.GPUAdapter
     kind: str
     info: DeviceInfo
     caps: Capabilities
     enabled: tuple[str, ...]
+    limits: dict[str, int]
 
 
 def backend_name(arch: str) -> str:
@@ -90,8 +106,8 @@ def adapter_name(adapter: wgpu.GPUAdapter) -> str:
     return str(adapter.info["device"] or adapter.info["vendor"])
 
 
-def query(adapter: wgpu.GPUAdapter, arch: str) -> Features:
-    """Return the features of ``adapter``."""
+def query(adapter: wgpu.GPUAdapter, arch: str, profile: str = "") -> Features:
+    """Return the features of ``adapter``. ``profile``: see `loader.open_device`; features that it lacks are not enabled, either."""
     info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
     smallest, largest = subgroup_sizes(adapter)
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
@@ -119,14 +135,21 @@ def query(adapter: wgpu.GPUAdapter, arch: str) -> Features:
         coarse_sines=info["vendor"].startswith("SwiftShader"),
         cpu_driver=kind == "cpu",
     )
+    limits_of_profile: dict[str, int] = {}
+    if profile:
+        caps = restricted(caps, profile)
+        offered -= {feature for feature, field in _FEATURES.items() if not getattr(caps, field)}
+        offered -= set() if caps.max_push_constants else {_IMMEDIATES}
+        limits_of_profile = {limit: getattr(caps, field) for limit, field in _LIMITS.items()} | _DEFAULT_LIMITS
+        limits_of_profile["max-buffer-size"] = max(caps.max_allocation, min(_DEFAULT_BUFFER, limits["max-buffer-size"]))
     native = ".".join(map(str, wgpu.backends.wgpu_native.version_info))
     detail = (("kind", kind), ("backend", info["backend_type"]), ("wgpu-native", native))
     device_info = DeviceInfo(arch, adapter_name(adapter), str(info["description"]), detail)
     wanted = (*_FEATURES, _IMMEDIATES, _SUBGROUPS, TIMESTAMPS)
-    return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered))
+    return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered), limits_of_profile)
 
 
 def create_device(features: Features) -> wgpu.GPUDevice:
-    """Return the device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
+    """Return the device of wgpu, with all of ``features.enabled`` on and the limits of the profile, else of the adapter."""
     with telling(f"open {features.info.name} through wgpu"):
-        return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits={})
+        return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits=features.limits)
