@@ -159,7 +159,7 @@ def package(name: str) -> Any:
 def of_type(t: Any) -> None:
     """Skip the running test where the session's device cannot compute with ``t``."""
     caps = context.session().device.caps
-    there = {"f16": caps.float16, "f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
+    there = {"f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
     if not there.get(str(t), True):
         pytest.skip(f"{PREFIX}{t}: {caps.target_name} on this machine lacks it")
 
