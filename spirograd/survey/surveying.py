@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradRuntimeError, SpirogradUnsupportedError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradRuntimeError
 from spirograd.base.loc import Loc
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
@@ -30,13 +30,15 @@ def survey(devices: Sequence[SurveyDevice], sources: Sequence[Source], progress:
     names = labels(sources)
     for device in devices:
         try:
-            with device.open() as compiler:
-                drivers[device.name] = compiler.driver
-                for number, (source, name) in enumerate(zip(sources, names)):
-                    progress(device.name, name)
-                    results += _of_source(device.name, compiler, number, source, name)
+            opened = device.open()
         except SpirogradRuntimeError as error:
             missing[device.name] = str(error)
+            continue
+        with opened as compiler:
+            drivers[device.name] = compiler.driver
+            for number, (source, name) in enumerate(zip(sources, names)):
+                progress(device.name, name)
+                results += _of_source(device.name, compiler, number, source, name)
     return Survey(drivers, missing, tuple(results))
 
 
@@ -49,7 +51,8 @@ def labels(sources: Sequence[Source]) -> list[str]:
 def _of_source(device: str, compiler: SurveyCompiler, number: int, source: Source, name: str) -> list[Result]:
     """Return the results of one source, which may be several kernels: those that size a derivative's tapes come before it."""
 
-    def failed(error: Exception, outcome: str, label: str, at: Loc | None) -> Result:
+    def failed(error: Exception, label: str, at: Loc | None) -> Result:
+        outcome = REFUSED if isinstance(error, SpirogradCompilationError) else FAILED
         loc = error.loc if isinstance(error, SpirogradCompilationError) and error.loc is not None else at
         message = error.message if isinstance(error, SpirogradCompilationError) else str(error)
         text = message if isinstance(error, SpirogradError) else f"{type(error).__name__}: {message}"
@@ -57,20 +60,18 @@ def _of_source(device: str, compiler: SurveyCompiler, number: int, source: Sourc
 
     try:
         kernels = source.kernels(compiler.caps)
-    except SpirogradCompilationError as error:
-        return [failed(error, REFUSED, name, source.kernel.loc)]
+    except Exception as error:  # What is no refusal is a defect of the compiler: the survey goes on.
+        return [failed(error, name, source.kernel.loc)]
     results: list[Result] = []
     for kernel in kernels:
         label = name if kernel.name == source.kernel.name else kernel.name
         begin = time.perf_counter()
         try:
             compiled = _compiled(kernel, compiler, source)
-        except SpirogradUnsupportedError as error:
-            results.append(failed(error, REFUSED, label, kernel.loc))
-        except Exception as error:  # A defect of the compiler, or an error of LLVM: the survey goes on.
-            results.append(failed(error, FAILED, label, kernel.loc))
-        else:
             builds = compiler.build(compiled, time.perf_counter() - begin)
+        except Exception as error:
+            results.append(failed(error, label, kernel.loc))
+        else:
             places = _places(kernel, compiled)
             tasks = zip(compiled.tasks, places, builds)
             results += [Result(device, number, label, task.name, loc, build) for task, loc, build in tasks]

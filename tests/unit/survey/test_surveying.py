@@ -13,7 +13,7 @@ from unit.survey.programs import PROGRAM, sources
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import fields, replace
 from spirograd.commands.table import table
-from spirograd.survey import loading, tables, vulkan
+from spirograd.survey import loading, machine_code, tables, vulkan
 from spirograd.survey.devices import all_devices, chosen_devices
 from spirograd.survey.machine_code import AmdDevice
 from spirograd.survey.results import COMPILES, CRASHED, FAILED, REFUSED
@@ -64,6 +64,22 @@ def test_crashes_and_hangs(crashing, tmp_path):
     assert "crashing crashed - - - - - the driver's compiler ended by SIGSEGV" in text
     assert "crashing yes 7 1 3 - 250.0" in text
     assert text.endswith("6 kernels on 1 device; of their tasks, 3 compile, 1 fail, 2 crash the compiler, 3 with spills")
+
+
+def test_a_defect_fails_one_kernel(tmp_path, monkeypatch):
+    """Whether it is in the compiler, in differentiating for the device, or in reading what a program says."""
+    found = sources(tmp_path)
+
+    def broken(*_):
+        raise ValueError("no such register")
+
+    monkeypatch.setattr(machine_code, "_function", broken)
+    device = AmdDevice("llvm-gfx1100", "", "gfx1100")
+    results = survey([device], found).results
+    assert {(result.build.outcome, result.build.reason) for result in results} == {(FAILED, "ValueError: no such register")}
+    monkeypatch.undo()
+    results = survey([device], [replace(found[0], kernels=broken), *found[1:]]).results
+    assert [result.build.outcome == FAILED for result in results] == [True] + [False] * (len(results) - 1)
 
 
 def test_a_driver_that_does_not_start_is_missing(monkeypatch, tmp_path):
