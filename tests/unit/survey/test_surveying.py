@@ -60,6 +60,9 @@ def test_crashes_and_hangs(crashing, tmp_path):
     assert [result.kernel for result in found.failures(["errors"])] == ["crash", "hang", "refuse"]
     assert [result.kernel for result in found.failures(["spills"])] == ["first", "second", "last"]
     assert found.failures([]) == []
+    lines = [tables.failure(result) for result in found.failures(["errors", "spills"])]
+    assert lines[0] == "  first, first_0, on crashing: 1 spill (program.py:7)"
+    assert lines[-2] == "  refuse, refuse_0, on crashing: failed: Vulkan: cannot compile (program.py:7)"
     text = " ".join(tables.text(found, table).split())
     assert "crashing crashed - - - - - the driver's compiler ended by SIGSEGV" in text
     assert "crashing yes 7 1 3 - 250.0" in text
