@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -83,6 +85,20 @@ def test_a_defect_fails_one_kernel(tmp_path, monkeypatch):
     monkeypatch.undo()
     results = survey([device], [replace(found[0], kernels=broken), *found[1:]]).results
     assert [result.build.outcome == FAILED for result in results] == [True] + [False] * (len(results) - 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere LLVM runs in this process")
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [(lambda *_: os.kill(os.getpid(), signal.SIGKILL), "LLVM ended by SIGKILL"), (lambda *_: os._exit(1), "LLVM ended with status 1")],
+)
+def test_a_fatal_error_of_llvm_ends_a_copy_of_the_process(end, reason, tmp_path, monkeypatch):
+    found = sources(tmp_path)
+    whole = machine_code.amd_builds
+    monkeypatch.setattr(machine_code, "amd_builds", lambda kernel, seconds: end() if kernel.name == "run" else whole(kernel, seconds))
+    results = survey([AmdDevice("llvm-gfx1100", "", "gfx1100")], found).results
+    assert [(result.kernel, result.build.reason) for result in results if result.build.outcome == CRASHED] == [("run", reason)]
+    assert {result.kernel for result in results if result.build.outcome == COMPILES} == {"run_grad_sizes", "run_grad", "double"}
 
 
 def test_a_driver_that_does_not_start_is_missing(monkeypatch, tmp_path):
