@@ -21,7 +21,7 @@ import pytest
 
 from spirograd.lang import context
 from spirograd.runtime import loader
-from validation.tools import llvm_program
+from validation.tools import llvm_program, naga_program
 
 # Tests of `amdgpu` then run on the emulator of validation/rdna3.
 EMULATOR = "SG_TEST_EMULATOR"
@@ -108,6 +108,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
     "gpus": _gpus,
+    "naga-translate": lambda: None if naga_program() else "not built: validation/naga/build",
     "swiftshader": lambda: None if swiftshader() else "no libvk_swiftshader.so: apt install chromium",
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
@@ -158,7 +159,7 @@ def package(name: str) -> Any:
 def of_type(t: Any) -> None:
     """Skip the running test where the session's device cannot compute with ``t``."""
     caps = context.session().device.caps
-    there = {"f16": caps.float16, "f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
+    there = {"f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
     if not there.get(str(t), True):
         pytest.skip(f"{PREFIX}{t}: {caps.target_name} on this machine lacks it")
 
