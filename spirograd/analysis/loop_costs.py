@@ -160,7 +160,8 @@ _ACCESS, _DIVERGENT_LOAD = 8, 4
 _DIVISION, _DIVERGENT_DIVISION = 16, 64
 # The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
-# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads, which few lanes may take.
+# A body without loops, or with loops that LLVM unrolls: LLVM vectorises it unless there are branches with effects, or around loads, which
+# few lanes may take.
 _BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 6000
 # The least trips of loops that LLVM does not unroll. It vectorises the code around unrolled loops.
 _SHORTEST = 12
@@ -245,7 +246,7 @@ def lane_gain(plan: Uniformity, masks: bool) -> LaneGain:
     """Return whether the iterations that `lanes_of` describes should run as lanes: else LLVM does better on its own."""
     work = _Work(plan, masks)
     work.add(plan.body, 1)
-    if plan.body.codes.isdisjoint((ops.for_, ops.while_)):
+    if not work.chain and (plan.divergent or plan.body.codes.isdisjoint((ops.for_, ops.while_))):
         cost = max(work.scattered * _BRANCHES, _LEAST_WORK)
         return LaneGain(cost <= work.arithmetic, cost <= work.arithmetic * _UNSURE and work.arithmetic <= cost * _UNSURE)
     cost = work.scattered

@@ -78,8 +78,8 @@ def _of_source(device: str, compiler: SurveyCompiler, number: int, source: Sourc
 
 
 def _compiled(kernel: Kernel, compiler: SurveyCompiler, source: Source) -> CompiledKernel:
-    # The assembly is a stage; machine code of other targets is made from the binaries.
-    keep = compiler.caps.target.generator is Generator.CODE_OBJECT
+    # With stages, LLVM makes one module of all tasks, and assembly is among the stages.
+    keep = compiler.caps.target.generator is not Generator.SPIRV
     return compile_kernel(kernel, compiler.caps, replace(source.options, keep_stages=keep))
 
 
