@@ -21,12 +21,8 @@ import pytest
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime import loader
-<<<<<<< HEAD
 from spirograd.survey.drivers import DRIVERS
-from validation.tools import llvm_program
-=======
 from validation.tools import llvm_program, naga_program
->>>>>>> main
 
 # Tests of `amdgpu` then run on the emulator of validation/rdna3.
 EMULATOR = "SG_TEST_EMULATOR"
@@ -122,12 +118,8 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
     "gpus": _gpus,
-<<<<<<< HEAD
     **{name: _driver(name) for name in ("swiftshader", "radv-gfx1030")},
-=======
     "naga-translate": lambda: None if naga_program() else "not built: validation/naga/build",
-    "swiftshader": lambda: None if swiftshader() else "no libvk_swiftshader.so: apt install chromium",
->>>>>>> main
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
 }
