@@ -35,7 +35,8 @@ def run_all(setup: Setup, record: Record, cases: Sequence[Case], minutes: float)
             outcomes[name] = (run.status, run.text)
             record.seconds += run.seconds
 
-        run_cases(arch, cases, tell, command, variables, setup.patience)
+        for start in range(0, len(cases), setup.batch):
+            run_cases(arch, cases[start : start + setup.batch], tell, command, variables, setup.patience)
         record.outcomes[arch] = {case.name: outcomes[case.name] for case in cases}
     if minutes:
         _fuzz(setup, record, minutes, command, variables)

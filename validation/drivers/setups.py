@@ -18,6 +18,7 @@ class Setup:
     driver: Driver | None
     archs: tuple[str, ...] = ()
     patience: float = 120.0
+    batch: int = 1000
 
     @property
     def name(self) -> str:
@@ -34,7 +35,7 @@ _COMPILING = [driver for driver in DRIVERS.values() if not driver.executes]
 _TABLE = (
     Setup("swiftshader", HOST, DRIVERS["swiftshader"], _GPU),
     *[Setup("lavapipe", system, DRIVERS["lavapipe"], _GPU) for system in (HOST, TRIXIE, SID)],
-    Setup("cpu-aarch64", AARCH64, None, ("cpu",), patience=900.0),
+    Setup("cpu-aarch64", AARCH64, None, ("cpu",), patience=900.0, batch=40),
     *[Setup(driver.name, SID, driver) for driver in _COMPILING],
     Setup("radv-gfx1030", HOST, DRIVERS["radv-gfx1030"]),
 )
