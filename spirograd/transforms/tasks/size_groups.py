@@ -35,7 +35,8 @@ class _SizeGroups(Rewriter):
 
     def _sized(self, op: Op) -> TaskAttr:
         """Return the attributes of a range task with its size and its alternatives."""
-        attr, options, caps = op.attr, self.ctx.options, self.ctx.caps
+        attr: TaskAttr = op.attr
+        options, caps = self.ctx.options, self.ctx.caps
         exchangeable = is_exchangeable_task(op, self.bodies)
         if exchangeable and is_half_full(attr.group_size, caps):
             return replace(attr, group_size=min(TOGETHER, caps.max_group_size))
