@@ -96,6 +96,8 @@ class Runtime(metaclass=_RuntimeType):
         """The running session, or None before `init`: programs test this to learn whether they must call it."""
         return PROGRAM if context.has_session() else None
 
+    _prog = prog  # as Quadrants calls it
+
     @property
     def default_fp(self) -> DType:
         return context.language_options().default_fp

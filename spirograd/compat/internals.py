@@ -112,6 +112,7 @@ CORE: dict[str, object] = {
     **{f"with_{arch}": _with(arch) for arch in ("vulkan", "cuda", "metal", "amdgpu")},
     **dict.fromkeys(("with_opengl", "with_dx11", "with_dx12"), _without),
     "GGUI_AVAILABLE": False,
+    **dict.fromkeys(("DataType", "DataTypeCxx"), DType),
     "SNodeType": SNodeType,
     "SNodeGradType": SNodeGradType,
 }

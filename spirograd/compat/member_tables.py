@@ -19,7 +19,7 @@ from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.scalar_field import Field, ScalarField
-from spirograd.lang.data.tree import FieldsBuilder
+from spirograd.lang.data.tree import FieldsBuilder, Tree
 from spirograd.lang.dispatching import PerformanceDispatcher
 from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.func import Func, func, pyfunc, real_func
@@ -120,6 +120,7 @@ _IMPL: Names = {
     **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, ScalarField, SNode, Struct, StructField)},
     **EXCEPTIONS,
 }
+_CORE: Names = {"DeviceCapability": facade.DeviceCapability, **internals.CORE}
 _ARRAYS: Names = {c.__name__: c for c in (MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray)}
 _MATRIX: Names = {
     "Vector": Vector,
@@ -182,7 +183,12 @@ MODULES: dict[str, Names] = {
     "experimental": {"real_func": old_names.experimental_real_func},
     "types.quant": {name: later.Declared(f"types.quant.{name}", later.LATER_TYPES["quant"]) for name in ("int", "fixed", "float")},
     "_lib": {},
-    "_lib.core": {"DeviceCapability": facade.DeviceCapability, **internals.CORE},
+    "_snode": {},
+    "_snode.fields_builder": {"FieldsBuilder": FieldsBuilder},
+    "_snode.snode_tree": {"SNodeTree": Tree},
+    "_lib.core": _CORE,
+    "_lib.core.taichi_python": _CORE,
+    "_lib.core.quadrants_python": _CORE,
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
 }
 

@@ -302,6 +302,39 @@ def test_torch_tensors(arch: str) -> None:
 
 
 @pytest.mark.needs("torch")
+def test_subclasses_of_torch_tensors(arch: str) -> None:
+    """Libraries derive classes of their own, as for colors: they are arrays of kernels, sources of fields and vectors, like their base."""
+    import torch
+
+    class Color(torch.Tensor):
+        pass
+
+    class Grey(Color):
+        pass
+
+    double = make_double()
+    f = sg.field(sg.f32, shape=3)
+    for kind in (Color, Grey):
+        x = torch.arange(3, dtype=torch.float32).as_subclass(kind)
+        double(x)
+        assert type(x) is kind and x.tolist() == [0, 2, 4]
+        f.from_torch(x)
+        assert f.to_numpy().tolist() == [0, 2, 4]
+        assert sg.math.vec3(x)[2] == 4
+
+    tracked = torch.tensor([3.0, 4.0]).as_subclass(Color).requires_grad_()
+
+    @sg.kernel
+    def squares(x: sg.types.ndarray(sg.f32, 1), out: sg.types.ndarray(sg.f32, 1)):
+        for i in x:
+            out[i] = x[i] ** 2
+
+    out = torch.zeros(2)
+    squares(tracked, out)
+    assert out.tolist() == [9, 16] and not tracked.grad.any()
+
+
+@pytest.mark.needs("torch")
 def test_torch_vectors_and_tracked_tensors(arch: str) -> None:
     import torch
 

@@ -363,6 +363,33 @@ def test_annotated_assignments() -> None:
             kernel()
 
 
+def test_numbers_from_strings() -> None:
+    """`float("inf")` is how many programs write infinity; strings are known while compiling."""
+    out = sg.field(sg.f32, shape=6)
+    digits = {"eps": "1e-3"}
+
+    @sg.kernel
+    def run():
+        nearest = float("inf")
+        for k in range(3):
+            nearest = min(nearest, 5.0 - k)
+        out[0], out[1] = float("inf"), -float("inf")
+        out[2] = nearest
+        out[3] = sg.static(float(digits["eps"])) * int("7") + int("0x10", 16)
+        out[4] = float("nan")
+        out[5] = 1.0 if bool("x") else 0.0
+
+    run()
+    assert np.array_equal(out.to_numpy(), np.array([np.inf, -np.inf, 3, 16.007, np.nan, 1], np.float32), equal_nan=True)
+
+    @sg.kernel
+    def wrong() -> sg.f32:
+        return float("many")
+
+    with pytest.raises(sg.SpirogradTypeError, match="`float`: could not convert string to float: 'many'"):
+        wrong()
+
+
 def test_scalar_types_annotate_entries() -> None:
     """A vector or matrix in an assignment with a scalar type keeps its shape, and its entries get the type: as of arguments and returns."""
     out = sg.field(sg.f32, shape=7)

@@ -188,7 +188,11 @@ IMPORTS = [
     ("profiler", "print_kernel_profiler_info query_kernel_profiler_info CuptiMetric"),
     ("profiler.scoped_profiler", "print_scoped_profiler_info"),
     ("experimental", "real_func"),
-    ("_lib.core", "DeviceCapability"),
+    ("_lib.core", "DeviceCapability DataType"),
+    ("_lib.core.taichi_python", "DataType"),
+    ("_lib.core.quadrants_python", "DataTypeCxx"),
+    ("_snode.snode_tree", "SNodeTree"),
+    ("_snode.fields_builder", "FieldsBuilder"),
 ]
 
 
@@ -224,7 +228,8 @@ def test_family_behaviour(family: str) -> None:
     ti.init(arch=ti.amdgpu, log_level=ti.ERROR)  # the CPU takes over, as in the family
     assert ti.lang.impl.current_cfg().arch == ti.cfg.arch == "cpu"
     runtime = ti.lang.impl.get_runtime()
-    assert ti.cfg.default_fp.to_string() == "f32"
+    assert ti.cfg.default_fp.to_string() == "f32" and isinstance(ti.f32, ti._lib.core.DataType)
+    assert ti.lang.impl.get_runtime()._prog is not None
     assert (runtime.default_fp, runtime.prog.config().debug) == (ti.f32, False)
     assert runtime.prog.get_device_caps().get(ti._lib.core.DeviceCapability.spirv_has_float64) == 1
     assert getattr(ti, f"{FAMILY[family]}SyntaxError") is sg.SpirogradSyntaxError

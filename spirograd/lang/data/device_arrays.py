@@ -53,8 +53,9 @@ def is_torch(value: object) -> TypeGuard[torch.Tensor]:
 
 @functools.lru_cache(maxsize=256)
 def _has_tensors(cls: type) -> bool:
-    """Return whether ``cls`` is a class of torch tensors. The result is cached, because each launch asks several times for each array."""
-    return cls.__module__.startswith("torch") and hasattr(cls, "data_ptr")
+    """Return whether ``cls`` is torch's class of tensors or one derived from it, by names, since torch need not be there. The result is
+    cached, because each launch asks several times for each array."""
+    return any((base.__module__, base.__name__) == ("torch", "Tensor") for base in cls.__mro__)
 
 
 def device_array(value: object) -> DeviceArray | None:

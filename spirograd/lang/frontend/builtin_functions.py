@@ -47,9 +47,11 @@ def _cast_bound(a: Scalar) -> Scalar:
     return arithmetic.cast(a, t) if isinstance(a, Value) else int(a)
 
 
-def _convert(t: type[int | float]) -> Callable[[object], object]:
-    def run(x: object = 0) -> object:
-        return arithmetic.cast(x, t) if not scalar.is_number(x) else t(x)
+def _convert(t: type[int | float]) -> Callable[..., object]:
+    """Return `int`, `float` or `bool`: of run-time values a cast, of numbers and strings what Python returns."""
+
+    def run(x: object = 0, *base: int) -> object:
+        return t(x, *base) if scalar.is_number(x) or isinstance(x, str) else arithmetic.cast(x, t, *base)
 
     return run
 

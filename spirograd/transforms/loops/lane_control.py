@@ -25,7 +25,6 @@ class LaneControl:
     def __init__(self, v: LaneValues, build: Build) -> None:
         self.v, self.build = v, build
         self.counters: dict[Op, Op] = {}  # divergent loop -> the iterations before the current one (backwards: after it)
-        self._used = {(op.args[0], op.attr) for op in v.plan.body.walk() if op.code is ops.result}
 
     def emit(self, op: Op) -> None:
         divergent = op in self.v.plan.divergent
@@ -123,33 +122,36 @@ class LaneControl:
 
     def _while(self, op: Op) -> Sequence[Op]:
         assert isinstance(op.type, tuple)
-        v, (condition, body), types = self.v, op.regions, op.type
+        v, (condition, body), types, varying = self.v, op.regions, op.type, self.v.plan.mixed[op]
         live = v.live.mask if v.live is not None else v.splat(v.number(-1, i32))
-        initial = [live, *[self._packed(v.vector(a)) for a in op.args]]
+        initial = [live, *[self._packed(v.vector(a)) if varies else v.scalar(a) for a, varies in zip(op.args, varying)]]
         carried_types = [a.type for a in initial]
+
+        def unpacked(values: Sequence[Op]) -> list[Op]:
+            return [self._unpacked(value, t) if varies else value for value, t, varies in zip(values, types, varying)]
 
         def test(live: Op, *packed: Op) -> Sequence[Op]:
             """Return whether the loop continues, and the lanes that continue."""
-            v.bind(condition.params, [self._unpacked(value, t) for value, t in zip(packed, types)])
+            v.bind(condition.params, unpacked(packed))
             self._with_live(live, condition)
             going = self._restricted(live, condition.results[0])
             return [v.any_lane(going), going]
 
         def once(live: Op, *rest: Op) -> Sequence[Op]:
             *packed, going = rest
-            carried = [self._unpacked(value, t) for value, t in zip(packed, types)]
+            carried = unpacked(packed)
             v.bind(body.params, carried)
             return [going, *self._next(op, going, carried, self._with_live(going, body))]
 
         regions = v.block(carried_types, test), v.block([*carried_types, live.type], once)
         loop = v.b.emit(ops.while_, *initial, type=tuple(carried_types), regions=regions)
         _, *packed = v.b.results(loop)
-        return [self._unpacked(value, t) for value, t in zip(packed, types)]
+        return unpacked(packed)
 
     def _next(self, op: Op, live: Op, old: Sequence[Op], new: Sequence[Op], always: bool = False) -> list[Op]:
         """Return the loop-carried values: the new ones in live lanes, and the old ones in lanes that have ended, if these are used after
         the loop."""
-        kept = [always or (op, k) in self._used for k in range(len(old))]
+        kept = [always or (op, k) in self.v.plan.results for k in range(len(old))]
         mask = self.v.narrow(live) if any(kept) else None
         return [self._packed(b if mask is None or not keep else self.v.choose(mask, b, a)) for keep, a, b in zip(kept, old, new)]
 
