@@ -20,8 +20,6 @@ from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 # Loads of every n-th element become loads of whole vectors, from which lanes take their elements.
 INTERLEAVED = (2, 3, 4)
 _REFUSED = frozenset((ops.cas, ops.barrier, ops.clock, ops.call_memory, ops.vec, ops.extract, ops.insert))
-# Memory whose order of accesses can be observed.
-_ORDERED = frozenset(("print", "locks"))
 
 
 class Diverges(Exception):
@@ -73,9 +71,12 @@ class Uniformity:
         return [v in self.varying for v in region.results]
 
     def _is_ordered(self, op: Op) -> bool:
-        """Return whether the order in which iterations reach ``op`` can be observed, or one may wait for another there."""
+        """Return whether the order in which iterations reach ``op`` matters, or one may wait for another there. In a branch that lanes take
+        for themselves, each prints when it gets there."""
         ref = ref_of(op)
-        if isinstance(ref, BufferRef) and ref.slot.kind in _ORDERED:
+        if is_print(op):
+            return not self._masked
+        if isinstance(ref, BufferRef) and ref.slot.kind == "locks":
             return True
         if op.code is not ops.atomic or is_report(op) or not self._masked:
             return False
@@ -239,6 +240,12 @@ def is_report(op: Op) -> bool:
     """Return whether ``op`` accesses the fault record. If all lanes fail together, one of them reports."""
     ref = ref_of(op)
     return isinstance(ref, BufferRef) and ref.slot.kind == "fault"
+
+
+def is_print(op: Op) -> bool:
+    """Return whether ``op`` accesses the memory that prints write to."""
+    ref = ref_of(op)
+    return isinstance(ref, BufferRef) and ref.slot.kind == "print"
 
 
 def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:

@@ -90,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
         args.html.write_text(page(survey_document(compilations, sources, found, args.script.name)), encoding="utf-8")
     failures = found.failures(args.fail_on)
     if failures:
-        print(f"\n{counted(len(failures), 'task')} failed because of --fail-on {','.join(args.fail_on)}", file=sys.stderr)
+        print(f"\n{counted(len(failures), 'task')} failed because of --fail-on {','.join(args.fail_on)}:", file=sys.stderr)
+        print("\n".join(tables.failure(result) for result in failures), file=sys.stderr)
     absent = [device.name for device in devices if args.devices and device.name in found.missing]
     if absent:
         print(f"\nDevices of --devices are missing here: {', '.join(absent)}", file=sys.stderr)

@@ -116,7 +116,8 @@ def inverse(a: Sequence[Scalar], n: int) -> list[Scalar]:
 def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
     """Return the inverse as adjugate over determinant.
 
-    Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. f16 is computed in f32.
+    Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. So is the determinant, so that
+    its reciprocal is finite: one division serves all entries. f16 is computed in f32.
     """
     runs = any(isinstance(x, Value) for x in a)
     t = wanted = functools.reduce(promote, [scalar.to_float(x).dtype for x in a]) if runs else f64
@@ -125,13 +126,21 @@ def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
     floats = [scalar.cast(scalar.to_float(x), t) for x in a] if runs else a
     parts, scaled = [], []
     for row in (floats[i * n : (i + 1) * n] for i in range(n)):
-        _, reciprocal = power_of_two(row, t)
-        parts.append(scalar.emit(ir.stop_grad, reciprocal) if isinstance(reciprocal, Value) else reciprocal)
+        parts.append(_reciprocal_power(row, t))
         scaled += [scalar.mul(x, parts[-1]) for x in row]
     cofactors = [[_cofactor(scaled, n, i, j) for j in range(n)] for i in range(n)]
     determinant_value = dot(scaled[:n], cofactors[0])
-    result = [scalar.mul(scalar.truediv(cofactors[j][i], determinant_value), parts[j]) for i in range(n) for j in range(n)]
+    part = _reciprocal_power([determinant_value], t)
+    reciprocal = scalar.truediv(1.0, scalar.mul(determinant_value, part))
+    entries = [scalar.mul(scalar.mul(cofactors[j][i], reciprocal), part) for i in range(n) for j in range(n)]
+    result = [scalar.mul(entry, parts[k % n]) for k, entry in enumerate(entries)]
     return [scalar.cast(x, wanted) for x in result] if runs else result
+
+
+def _reciprocal_power(entries: Sequence[Scalar], t: DType) -> Scalar:
+    """Return the reciprocal of the power of two that belongs to ``entries``. It is a constant for derivatives."""
+    _, reciprocal = power_of_two(entries, t)
+    return scalar.emit(ir.stop_grad, reciprocal) if isinstance(reciprocal, Value) else reciprocal
 
 
 def _cofactor(a: Sequence[Scalar], n: int, i: int, j: int) -> Scalar:

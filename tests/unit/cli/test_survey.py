@@ -45,7 +45,7 @@ def test_page_in_a_browser(tmp_path):
 def test_failures_have_a_status(tmp_path):
     needs.need("swiftshader")
     done = survey(tmp_path, "--devices", "swiftshader", "--fail-on", "errors")
-    assert done.returncode == 1 and "1 task failed because of --fail-on errors" in done.stderr
+    assert done.returncode == 1 and "1 task failed because of --fail-on errors:\n  double, on swiftshader: refused: " in done.stderr
     assert "has no 64-bit floats" in done.stdout
     assert survey(tmp_path, "--devices", "swiftshader", "--fail-on", "spills").returncode == 0
 
