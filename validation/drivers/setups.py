@@ -14,8 +14,8 @@ class Setup:
     """A driver in a system.
 
     ``driver`` None: the processor itself, or, without ``archs``, Microsoft's compiler for DirectX 12. ``archs``: the back ends that
-    execute, empty for a driver that only compiles. ``patience``: the seconds that one program may take. ``batch``: how many cases one process runs;
-    an emulator keeps the code of all.
+    execute, empty for a driver that only compiles. ``patience``: the seconds that one program may take. ``batch``: how many cases one
+    process runs; an emulator keeps the code of all.
     """
 
     label: str
