@@ -13,7 +13,7 @@ from tests.fuzz.__main__ import FUZZERS, outcome
 from validation.case import Case
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
-from validation.drivers.records import Record
+from validation.drivers.records import Record, reason_of
 from validation.drivers.setups import Setup
 from validation.drivers.systems import OUT, Unavailable
 from validation.profiles import WGPU
@@ -58,6 +58,9 @@ def compile_all(setup: Setup, record: Record, corpus: Sequence[Named], random: S
             cases[name] = min(cases[name], (status, _reason(result)), key=lambda one: _WORST.index(one[0]))
         else:
             record.random[status] = record.random.get(status, 0) + 1
+            if status == REFUSED:
+                reason = reason_of(result.build.reason)
+                record.refusals[reason] = record.refusals.get(reason, 0) + 1
             record.faults += [f"{name}: {_reason(result)}"] if status == FAILED else []
     record.outcomes[COMPILE] = cases
     record.usage = _usage(found.results)
