@@ -59,7 +59,7 @@ from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.lower_remainder import lower_remainder
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
-from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.lowering.widen_narrow_types import widen_narrow_types
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
@@ -153,7 +153,7 @@ def compile_kernel(
         kernel = run.apply(legalize, kernel, "lowering")
         kernel = run.apply(lower_remainder, kernel, "lowering")
         kernel = run.apply(lower_atomics, kernel, "lowering")
-        kernel = run.apply(widen_integers, kernel, "lowering")
+        kernel = run.apply(widen_narrow_types, kernel, "lowering")
         kernel = run.apply(carry_vectors, kernel, "lowering")
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")

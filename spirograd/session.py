@@ -27,6 +27,7 @@ from spirograd.base.device import (
     RecordsLoops,
     ReportsFaults,
     SharesMemory,
+    ShowsMachineCode,
 )
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError
@@ -298,6 +299,8 @@ class Session:
             compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), key)
             if self.assembler is not None and len(compiled.binaries) > 1:  # several at the same time
                 compiled = self.assembler.assemble(compiled)
+            if shown:
+                compiled.stages |= self._code_stages(compiled)
             for listener in listeners:
                 listener(Compilation(compiled, kernel, self.device.caps, options, self.arch))
             if dump:
@@ -323,9 +326,13 @@ class Session:
         """All stages of compiling ``kernel`` for this device; without ``generate`` those before code is generated, which takes most of the
         time."""
         compiled = _compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True), generate=generate)
-        if generate and self.assembler is not None:
-            compiled.stages["kernel.usage"] = self.assembler.usage(compiled)
+        if generate:
+            compiled.stages |= self._code_stages(compiled)
         return compiled.stages
+
+    def _code_stages(self, compiled: CompiledKernel) -> dict[str, Stage]:
+        """The stages that only the device's driver knows."""
+        return self.device.code_stages(compiled) if isinstance(self.device, ShowsMachineCode) else {}
 
     # --- launching -------------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,15 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime import loader
-from validation.tools import llvm_program
+from spirograd.survey.drivers import DRIVERS
+from validation.tools import llvm_program, naga_program
 
 # Tests of `amdgpu` then run on the emulator of validation/rdna3.
 EMULATOR = "SG_TEST_EMULATOR"
@@ -48,6 +49,7 @@ _PACKAGES = (
     "scipy",
     "mpi4py",
     "coverage",
+    "compushady",
 )
 
 
@@ -82,10 +84,19 @@ def python_of_quadrants() -> str | None:
     return os.environ.get("SG_TEST_QUADRANTS") or here
 
 
-def swiftshader() -> Path | None:
-    """Google's Vulkan driver for the CPU, which comes with Chromium."""
-    places = (*Path("/usr").glob("lib*/chromium*/libvk_swiftshader.so"), *Path("/opt").glob("google/chrome*/libvk_swiftshader.so"))
-    return next(iter(places), None)
+def _driver(name: str) -> Callable[[], str | None]:
+    """A driver of `spirograd.survey.drivers` that can be loaded here, with a device that spirograd can use."""
+
+    def reason() -> str | None:
+        from spirograd.survey.vulkan import VulkanCompiler
+
+        try:
+            with VulkanCompiler(DRIVERS[name]):
+                return None
+        except SpirogradRuntimeError as error:
+            return str(error)
+
+    return reason
 
 
 def _gpus() -> str | None:
@@ -108,7 +119,8 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
     "gpus": _gpus,
-    "swiftshader": lambda: None if swiftshader() else "no libvk_swiftshader.so: apt install chromium",
+    **{name: _driver(name) for name in ("swiftshader", "radv-gfx1030")},
+    "naga-translate": lambda: None if naga_program() else "not built: validation/naga/build",
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
 }
@@ -158,7 +170,7 @@ def package(name: str) -> Any:
 def of_type(t: Any) -> None:
     """Skip the running test where the session's device cannot compute with ``t``."""
     caps = context.session().device.caps
-    there = {"f16": caps.float16, "f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
+    there = {"f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
     if not there.get(str(t), True):
         pytest.skip(f"{PREFIX}{t}: {caps.target_name} on this machine lacks it")
 

@@ -14,7 +14,7 @@ import numpy as np
 # Name of a result -> (what the kernel computed, what it should be).
 Results = dict[str, tuple[Any, Any]]
 # What a case may need of a device -> the field of Capabilities; everything else has to run everywhere.
-NEEDS = {"i64": "int64", "f64": "float64", "f16": "float16", "atomic_i64": "atomic_int64"}
+NEEDS = {"i64": "int64", "f64": "float64", "atomic_i64": "updates_int64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def case(
 
 def type_needs(t: Any, *_: Any) -> tuple[str, ...]:
     """What values of type ``t`` need."""
-    return {"i64": ("i64",), "u64": ("i64",), "f64": ("f64",), "f16": ("f16",)}.get(t.name, ())
+    return {"i64": ("i64",), "u64": ("i64",), "f64": ("f64",)}.get(t.name, ())
 
 
 def precision(t: Any, *_: Any) -> float:

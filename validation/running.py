@@ -7,7 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from validation.case import Case
 from validation.tools import FAILED, NOT_APPLICABLE
 
 _ROOT = Path(__file__).parent.parent
-_SECONDS = 120.0  # that one case may take
+_SECONDS = 120.0  # that one case may take by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,26 @@ class Run:
     seconds: float = 0.0
 
 
-def run_cases(arch: str, cases: Sequence[Case], told: Callable[[str, Run], None]) -> None:
-    """Run ``cases`` on ``arch``; ``told`` gets the name and outcome of each."""
+def run_cases(
+    arch: str,
+    cases: Sequence[Case],
+    told: Callable[[str, Run], None],
+    python: Sequence[str] = (sys.executable,),
+    variables: Mapping[str, str] | None = None,
+    seconds: float = _SECONDS,
+) -> None:
+    """Run ``cases`` on ``arch``; ``told`` gets the name and outcome of each.
+
+    ``python``: the command line of Python; ``variables``: its environment, by default that of this process; ``seconds``: how long one case
+    may take.
+    """
+
+    def run(names: list[str]) -> list[str]:
+        command = [*python, "-m", "validation.worker", arch, *names]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=_ROOT, env=variables, stdout=pipe, stderr=pipe, text=True)
+        return _run_until_it_ends(process, names, told, seconds)
+
     waiting = []
     for case in cases:
         if case.large and arch == "interpreter":
@@ -36,13 +54,11 @@ def run_cases(arch: str, cases: Sequence[Case], told: Callable[[str, Run], None]
         else:
             waiting.append(case.name)
     while waiting:
-        waiting = _run_until_it_ends(arch, waiting, told)
+        waiting = run(waiting)
 
 
-def _run_until_it_ends(arch: str, names: list[str], told: Callable[[str, Run], None]) -> list[str]:
-    """Run cases in one process; returns those that are left when it ends early."""
-    command = [sys.executable, "-m", "validation.worker", arch, *names]
-    process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _run_until_it_ends(process: subprocess.Popen[str], names: list[str], told: Callable[[str, Run], None], seconds: float) -> list[str]:
+    """Read what a process says that runs the cases ``names``; returns those that are left when it ends early."""
     assert process.stdout is not None and process.stderr is not None
     lines: queue.Queue[str | None] = queue.Queue()
     said: list[str | None] = []
@@ -53,9 +69,9 @@ def _run_until_it_ends(arch: str, names: list[str], told: Callable[[str, Run], N
     done, under_way, why = 0, names[0], ""
     while True:
         try:
-            line = lines.get(timeout=_SECONDS)
+            line = lines.get(timeout=seconds)
         except queue.Empty:
-            why = f"took more than {_SECONDS:.0f} s"
+            why = f"took more than {seconds:.0f} s"
             process.kill()
             break
         if line is None:

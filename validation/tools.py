@@ -1,4 +1,5 @@
-"""Other programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL, HLSL), g++, glslangValidator; ptxas; llvm-objdump."""
+"""Other programs that look at our modules: spirv-val, spirv-cross (to Metal, GLSL, HLSL), naga (to Metal), g++, glslangValidator; ptxas;
+llvm-objdump."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +17,11 @@ from pathlib import Path
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.spirvgen.module import ModuleError
 from spirograd.spirvgen.validate import available, validate
+from validation import dxc
 from validation.code_objects import CodeObject
 
-_SHIM = Path(__file__).with_name("metal_shim")
+SHIM = Path(__file__).with_name("metal_shim")
+_ROOT = Path(__file__).parents[1]
 _SECONDS = 120
 _OLDEST_SM = 75  # that ptxas 13 assembles for
 _OLDEST_LLVM, _NEWEST_LLVM = 19, 29  # that know gfx1201; that there may be
@@ -50,10 +54,14 @@ LIMITS = (
     Limit("MSL", "64-bit atomics", "Metal has no 64-bit atomics but min and max"),
     Limit("MSL", "‘atomicAdd’ was not declared", "this SPIRV-Cross writes the atomic addition of floats as GLSL does; newer ones do not"),
     Limit("MSL", "double types are not supported", "Metal has no doubles"),
+    Limit("naga", "Unsupported scalar kind: Scalar { kind: Float, width: 8 }", "naga: Metal has no doubles", "wgpu"),
+    Limit("naga", "‘atomic_long’", "naga: Metal has no 64-bit atomics of signed integers", "wgpu"),
+    Limit("naga", "(metal::atomic_ulong*", "naga: Metal has no 64-bit atomics but min and max", "wgpu"),
     Limit("MSL", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
     Limit("GLSL", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
     Limit("GLSL", "required extension not requested", "SPIRV-Cross does not ask for the extension of 64-bit atomics"),
     Limit("HLSL", "types other than 32-bit", "SPIRV-Cross writes ByteAddressBuffer, of words only (wgpu goes through naga)", "wgpu"),
+    Limit("HLSL", "Double to UInt64", "SPIRV-Cross writes no conversions between f64 and 64-bit integers", "wgpu"),
     Limit("HLSL", "Access chains have no default expression", "SPIRV-Cross: atomics of a ByteAddressBuffer behind chains", "wgpu"),
 )
 
@@ -155,22 +163,53 @@ def _failure(tool: str, target: str, said: str) -> Verdict:
     return Verdict(FAILED, said)
 
 
-def msl(module: bytes, target: str, version: str = "20300") -> Verdict:
-    """Translated to Metal, and the result read by a C++ compiler with a stand-in for Metal's library."""
-    verdict, text = _translate("MSL", module, target, ["--msl", "--msl-version", version, *_MSL])
-    if verdict.status != OK:
-        return verdict
+def spirv_cross_text(module: bytes, target: str, version: str) -> tuple[Verdict, str]:
+    """Return the Metal source that SPIRV-Cross writes for a version of the language, such as "2.3"."""
+    major, minor = version.split(".")
+    return _translate("MSL", module, target, ["--msl", "--msl-version", f"{major}0{minor}00", *_MSL])
+
+
+def naga_program() -> str | None:
+    """Return where naga-translate lies: on the path, or where validation/naga/build puts it."""
+    return shutil.which("naga-translate") or shutil.which("naga-translate", path=_ROOT / "out" / "naga" / "release")
+
+
+def naga_text(module: bytes, version: str) -> tuple[Verdict, str]:
+    """Return the Metal source that naga writes, which wgpu uses, for a version of the language, such as "2.3"."""
+    program = naga_program()
+    if program is None:
+        return Verdict(ABSENT, "naga-translate is not built: validation/naga/build"), ""
+    status, text, said = _run([program, "msl", version], module)
+    return (Verdict(OK), text) if status == 0 else (_failure("naga", "wgpu", f"naga: {said.strip()}"), "")
+
+
+def read_by_stand_in(tool: str, text: str, target: str, version: str) -> Verdict:
+    """Have a C++ compiler read Metal source, with a stand-in for Metal's library."""
     if shutil.which("g++") is None:
         return Verdict(ABSENT, "g++ is not installed: apt install g++")
-    options = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{_SHIM}", "-"]
+    options = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{SHIM}", "-"]
     status, _, said = _run(["g++", *options], text.encode())
     errors = [line for line in said.splitlines() if "error:" in line]
-    return _failure("MSL", target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
+    return _failure(tool, target, f"MSL {version}: {errors[0] if errors else said}") if status else Verdict(OK)
+
+
+def msl(module: bytes, target: str, version: str) -> Verdict:
+    """Translate to Metal by SPIRV-Cross, and have the result read."""
+    verdict, text = spirv_cross_text(module, target, version)
+    return read_by_stand_in("MSL", text, target, version) if verdict.status == OK else verdict
+
+
+def naga(module: bytes, target: str) -> Verdict:
+    """Translate to Metal by naga, and have the result read."""
+    if target == "vulkan":
+        return Verdict(NOT_APPLICABLE, "naga takes no buffer addresses")
+    verdict, text = naga_text(module, "3.0")
+    return read_by_stand_in("naga", text, target, "3.0") if verdict.status == OK else verdict
 
 
 def metal_text(module: bytes, target: str) -> str:
     """The Metal source of a module; "" where there is none."""
-    return _translate("MSL", module, target, ["--msl", "--msl-version", "30000", *_MSL])[1]
+    return spirv_cross_text(module, target, "3.0")[1]
 
 
 def glsl(module: bytes, target: str) -> Verdict:
@@ -189,10 +228,15 @@ def glsl(module: bytes, target: str) -> Verdict:
 
 
 def hlsl(module: bytes, target: str) -> Verdict:
-    """Translated to HLSL, which has no buffer addresses."""
+    """Translated to HLSL, which has no buffer addresses, and compiled to DXIL by Microsoft's compiler, if that is installed."""
     if target == "vulkan":
         return Verdict(NOT_APPLICABLE, "HLSL has no buffer addresses")
-    return _translate("HLSL", module, target, ["--hlsl", "--shader-model", "60"])[0]
+    verdict, text = _translate("HLSL", module, target, ["--hlsl", "--shader-model", "60"])
+    if verdict.status != OK or dxc.library() is None:
+        return verdict
+    status, _, said = _run([sys.executable, "-m", "validation.dxc"], text.encode())
+    errors = [line for line in said.splitlines() if "error:" in line]
+    return _failure("HLSL", target, f"DXC: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
 def _of_spirv(check: Callable[[bytes, str], Verdict]) -> Callable[[bytes, str], Verdict]:
@@ -208,8 +252,9 @@ def _of_spirv(check: Callable[[bytes, str], Verdict]) -> Callable[[bytes, str], 
 
 CHECKS: dict[str, Callable[[bytes, str], Verdict]] = {
     "valid": valid,
-    "MSL 2.3": _of_spirv(lambda module, target: msl(module, target, "20300")),
-    "MSL 3.0": _of_spirv(lambda module, target: msl(module, target, "30000")),
+    "MSL 2.3": _of_spirv(lambda module, target: msl(module, target, "2.3")),
+    "MSL 3.0": _of_spirv(lambda module, target: msl(module, target, "3.0")),
+    "naga": _of_spirv(naga),
     "GLSL": _of_spirv(glsl),
     "HLSL": _of_spirv(hlsl),
 }

@@ -129,6 +129,11 @@ def shared_memory() -> int:
     return session().caps.shared_memory
 
 
+def group_threads(most: int) -> int:
+    """Return the number of threads of a workgroup: ``most``, or as many as the device has."""
+    return min(most, session().caps.group_limit)
+
+
 def reads_subgroups() -> bool:
     """Return whether threads can read values of each other without shared memory."""
     return session().caps.subgroup_read

@@ -7,7 +7,7 @@ wait for each other.
 
 from __future__ import annotations
 
-from spirograd.algorithms.checks_and_scratch import Array, chunks_of, has_groups, runs_side_by_side, scratch
+from spirograd.algorithms.checks_and_scratch import Array, chunks_of, group_threads, has_groups, runs_side_by_side, scratch
 from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
 from spirograd.algorithms.look_back_scan import scan_in_one_pass
 from spirograd.base.errors import SpirogradValueError
@@ -20,7 +20,11 @@ from spirograd.simt import block
 from spirograd.types import template
 
 _EACH = 8
-_TILE = THREADS * _EACH
+
+
+def _threads() -> int:
+    """Return the number of threads of a workgroup, each of which scans `_EACH` elements."""
+    return group_threads(THREADS)
 
 
 @func
@@ -88,29 +92,32 @@ def _scan_chunks(x: template(), out: template(), totals: template(), n: int, len
 
 @kernel
 def _reduce_tiles(x: template(), totals: template(), n: int, threads: int, op: template()):
-    forms.loop_config(block_dim=THREADS)
+    size = forms.static(_threads())
+    forms.loop_config(block_dim=size)
     for i in range(threads):
-        shared = block.SharedArray(THREADS, x.dtype)
+        shared = block.SharedArray(size, x.dtype)
         first = i * _EACH
         total = x[first]
         for k in range(first + 1, arithmetic.min(first + _EACH, n)):
             total = op(total, x[k])
         total = scan_of_block(total, shared, op)
-        if block.thread_idx() == THREADS - 1 or i == threads - 1:
-            totals[i // THREADS] = total
+        if block.thread_idx() == size - 1 or i == threads - 1:
+            totals[i // size] = total
 
 
 @kernel
 def _scan_tiles(x: template(), out: template(), totals: template(), n: int, threads: int, op: template(), start: template()):
-    forms.loop_config(block_dim=THREADS)
+    size = forms.static(_threads())
+    length = forms.static(_threads() * _EACH)
+    forms.loop_config(block_dim=size)
     for i in range(threads):
-        shared = block.SharedArray(THREADS, x.dtype)
-        staged = block.SharedArray(forms.static(padded_length(_TILE)), x.dtype)
-        t, tile = block.thread_idx(), i // THREADS
-        live = arithmetic.min(THREADS, threads - tile * THREADS)
-        have = arithmetic.min(_TILE, n - tile * _TILE)
+        shared = block.SharedArray(size, x.dtype)
+        staged = block.SharedArray(forms.static(padded_length(_threads() * _EACH)), x.dtype)
+        t, tile = block.thread_idx(), i // size
+        live = arithmetic.min(size, threads - tile * size)
+        have = arithmetic.min(length, n - tile * length)
         for k in range(-(-(have - t) // live)):  # neighbouring threads load and store neighbouring elements
-            staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
+            staged[padded(k * live + t)] = x[tile * length + k * live + t]
         block.sync()
         first, last = t * _EACH, arithmetic.min((t + 1) * _EACH, have)
         total = staged[padded(first)]
@@ -127,7 +134,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
         scan_elements(staged, first, last, before, tile > 0 or t > 0, op, start)
         block.sync()
         for k in range(-(-(have - t) // live)):
-            out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
+            out[tile * length + k * live + t] = staged[padded(k * live + t)]
 
 
 def scan(x: Array, out: Array, n: int, op: object, start: object, level: int = 0) -> None:
@@ -142,7 +149,7 @@ def scan(x: Array, out: Array, n: int, op: object, start: object, level: int = 0
         _scan_few(totals, count, op)
         _scan_chunks(x, out, totals, n, length, count, op, start)
         return
-    threads, tiles = -(-n // _EACH), -(-n // _TILE)
+    threads, tiles = -(-n // _EACH), -(-n // (_threads() * _EACH))
     if tiles > 1 and x.dtype.bits >= 32 and runs_side_by_side():
         scan_in_one_pass(x, out, n, op, start)
         return
@@ -174,7 +181,7 @@ def reduced(x: Array, n: int, op: object, combine: object, out: Array | None) ->
     level = 0
     while n > 1:
         if has_groups():
-            count = -(-n // _TILE)
+            count = -(-n // (_threads() * _EACH))
             totals = scratch(f"totals{level}", x.dtype, count)
             _reduce_tiles(x, totals, n, -(-n // _EACH), combine)
         else:

@@ -30,14 +30,16 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Op, Region, callee_of, ref_of
 
 
-def is_exchangeable(body: Region, functions: Mapping[str, Region]) -> bool:
+def is_exchangeable(body: Region, functions: Mapping[str, Region], in_order: bool = False) -> bool:
     """Return whether the loop over ``body`` gives the same bits with lanes and without. ``functions``: bodies of the kernel's functions, by
-    name."""
+    name. ``in_order``: whether atomics keep the order of the loop with lanes, too."""
     if any(_is_float(p.type) for p in body.params[1:]):
         return False
     used = {a for op in body.walk() for a in op.args}
     for op in body.walk():
-        if is_adstack(op) or is_report(op) or (op.code is ops.atomic and (op in used or op.attr[1].dtype.is_float)):
+        if is_adstack(op) or is_report(op):
+            return False
+        if op.code is ops.atomic and not in_order and (op in used or op.attr[1].dtype.is_float):
             return False
         if not _rounds_alike(op):
             return False

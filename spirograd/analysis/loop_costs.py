@@ -28,7 +28,7 @@ from spirograd.analysis.guarded_loops import find_guarded_loop
 from spirograd.analysis.guarded_nests import GuardedNest
 from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
-from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_report
+from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_print, is_report
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32
 from spirograd.base.options import CompileOptions
@@ -160,7 +160,8 @@ _ACCESS, _DIVERGENT_LOAD = 8, 4
 _DIVISION, _DIVERGENT_DIVISION = 16, 64
 # The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
-# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads, which few lanes may take.
+# A body without loops, or with loops that LLVM unrolls: LLVM vectorises it unless there are branches with effects, or around loads, which
+# few lanes may take.
 _BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 6000
 # The least trips of loops that LLVM does not unroll. It vectorises the code around unrolled loops.
 _SHORTEST = 12
@@ -179,6 +180,9 @@ LISTED = 256
 # outcome the CPU does not predict. The most values of the guard that are listed, too, instead of being computed again: stores of each test
 # cost more than the few loads and operations of those that pass.
 _LEAST_LISTED, MOST_KNOWN = 10, 1
+# The most work of a guard, as a multiple of the work behind it. Behind larger guards, as whether a ray hits a triangle, is a small part
+# of the loop. Loops over few triangles also test them for vectors that are mostly empty.
+_LARGEST_GUARD = 4
 _UNSEEN = ("pure", "read", "structure")  # effects that change nothing
 _FREE_IN_LANES = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
@@ -229,8 +233,9 @@ def compresses(caps: Capabilities) -> bool:
 
 def is_worth_listing(nest: GuardedNest) -> bool:
     """Return whether the iterations of ``nest`` that pass the guard are worth a list: the CPU cannot predict the guard, which depends on
-    elements, and much work waits behind it."""
-    return ops.load in nest.guard.codes and cost_of(nest.fission.body, {}) >= _LEAST_LISTED
+    elements, and much work waits behind it, compared with the guard, too."""
+    work = cost_of(nest.fission.body, {})
+    return ops.load in nest.guard.codes and work >= _LEAST_LISTED and work * _LARGEST_GUARD >= cost_of(nest.guard, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +250,7 @@ def lane_gain(plan: Uniformity, masks: bool) -> LaneGain:
     """Return whether the iterations that `lanes_of` describes should run as lanes: else LLVM does better on its own."""
     work = _Work(plan, masks)
     work.add(plan.body, 1)
-    if plan.body.codes.isdisjoint((ops.for_, ops.while_)):
+    if not work.chain and (plan.divergent or plan.body.codes.isdisjoint((ops.for_, ops.while_))):
         cost = max(work.scattered * _BRANCHES, _LEAST_WORK)
         return LaneGain(cost <= work.arithmetic, cost <= work.arithmetic * _UNSURE and work.arithmetic <= cost * _UNSURE)
     cost = work.scattered
@@ -275,7 +280,7 @@ class _Work:
                 continue
             for inner in op.regions:
                 self.add(inner, times, division=division)
-            if is_report(op):
+            if is_report(op) or is_print(op):  # runs rarely
                 continue
             if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_adstack(op)):
                 hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)

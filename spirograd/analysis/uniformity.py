@@ -10,6 +10,8 @@ it is the same in all active lanes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from spirograd.analysis.lane_groups import LaneGroups, WholeVectors
 from spirograd.base.dtypes import DType, Vec, f16
 from spirograd.ir import ops
@@ -18,8 +20,6 @@ from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 # Loads of every n-th element become loads of whole vectors, from which lanes take their elements.
 INTERLEAVED = (2, 3, 4)
 _REFUSED = frozenset((ops.cas, ops.barrier, ops.clock, ops.call_memory, ops.vec, ops.extract, ops.insert))
-# Memory whose order of accesses can be observed.
-_ORDERED = frozenset(("print", "locks"))
 
 
 class Diverges(Exception):
@@ -38,6 +38,8 @@ class Uniformity:
         self.index = body.params[0]
         self.varying: set[Op] = set(body.params)
         self.used: set[Op] = {a for op in body.walk() for a in op.args}
+        # The results of control operations with a use.
+        self.results = {(op.args[0], op.attr) for op in body.walk() if op.code is ops.result and op in self.used}
         self.mixed: dict[Op, list[bool]] = {}  # control operation -> for each result, whether it varies
         self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same for its regions
         self.divergent: set[Op] = set()  # control operations in which lanes diverge
@@ -69,9 +71,12 @@ class Uniformity:
         return [v in self.varying for v in region.results]
 
     def _is_ordered(self, op: Op) -> bool:
-        """Return whether the order in which iterations reach ``op`` can be observed, or one may wait for another there."""
+        """Return whether the order in which iterations reach ``op`` matters, or one may wait for another there. In a branch that lanes take
+        for themselves, each prints when it gets there."""
         ref = ref_of(op)
-        if isinstance(ref, BufferRef) and ref.slot.kind in _ORDERED:
+        if is_print(op):
+            return not self._masked
+        if isinstance(ref, BufferRef) and ref.slot.kind == "locks":
             return True
         if op.code is not ops.atomic or is_report(op) or not self._masked:
             return False
@@ -101,16 +106,21 @@ class Uniformity:
             self._divergent_for(op)
             return
         (body,) = op.regions
+        initial = [a in self.varying for a in op.args[2:]]
+        self.mixed[op] = self.yields[body] = self._carried([body.params[1:]], initial, lambda: self._region(body))
+
+    def _carried(self, params: Sequence[Sequence[Op]], initial: list[bool], visit: Callable[[], list[bool]]) -> list[bool]:
+        """Return which loop-carried values vary: those that do ``initial``ly, or after a ``visit`` of the body. ``params``: for each region
+        of the loop, its parameters for these values."""
         # An outer loop visits this loop again and again. Starting from the known state keeps the number of visits from doubling with each
         # level.
-        carried = [a in self.varying or p in self.varying for a, p in zip(op.args[2:], body.params[1:])]
+        carried = [any(varies) for varies in zip(initial, *([p in self.varying for p in region] for region in params))]
         while True:
-            self.varying.update(p for p, differs in zip(body.params[1:], carried) if differs)
-            after = [a or b for a, b in zip(carried, self._region(body))]
+            self.varying.update(p for region in params for p, differs in zip(region, carried) if differs)
+            after = [a or b for a, b in zip(carried, visit())]
             if after == carried:
-                break
+                return carried
             carried = after
-        self.mixed[op] = self.yields[body] = carried
 
     def _divergent_for(self, op: Op) -> None:
         """Handle a counted loop in which lanes diverge. Lanes count together from their first iterations, or to their last ones if the body
@@ -134,14 +144,21 @@ class Uniformity:
         self.mixed[op] = self.yields[body] = [True] * len(body.results)
 
     def _while(self, op: Op) -> None:
+        """Handle a loop that each lane leaves after an iteration of its own. All live lanes are in the same iteration, so its counter and
+        what depends on nothing else are uniform in the loop. They vary after it, so a value with a use there counts as varying."""
+        condition, body = op.regions
         self.divergent.add(op)
-        self._waiting += 1
-        for region in op.regions:
-            self.varying.update(region.params)
-            self._under_mask(region)
-            self.yields[region] = [True] * len(region.results)
-        self._waiting -= 1
-        self.mixed[op] = [True] * len(op.args)
+        initial = [a in self.varying or (op, k) in self.results for k, a in enumerate(op.args)]
+
+        def visit() -> list[bool]:
+            self._waiting += 1
+            self._under_mask(condition)
+            self._under_mask(body)
+            self._waiting -= 1
+            return [v in self.varying for v in body.results]
+
+        self.mixed[op] = self.yields[body] = self._carried([condition.params, body.params], initial, visit)
+        self.yields[condition] = [True] * len(condition.results)
 
     def _if(self, op: Op) -> None:
         differs = op.args[0] in self.varying
@@ -223,6 +240,12 @@ def is_report(op: Op) -> bool:
     """Return whether ``op`` accesses the fault record. If all lanes fail together, one of them reports."""
     ref = ref_of(op)
     return isinstance(ref, BufferRef) and ref.slot.kind == "fault"
+
+
+def is_print(op: Op) -> bool:
+    """Return whether ``op`` accesses the memory that prints write to."""
+    ref = ref_of(op)
+    return isinstance(ref, BufferRef) and ref.slot.kind == "print"
 
 
 def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:

@@ -87,6 +87,16 @@ class Capabilities:
     def target(self) -> Target:
         return TARGETS[self.target_name]
 
+    @property
+    def locks_int64(self) -> bool:
+        """Whether atomics of 64-bit elements run under locks, on the two words of the element."""
+        return self.int64 and self.buffer_address and not self.atomic_int64
+
+    @property
+    def updates_int64(self) -> bool:
+        """Whether there are atomics of 64-bit elements in buffers: of the device, or under locks."""
+        return self.atomic_int64 or self.locks_int64
+
     def stores(self, t: DType) -> bool:
         """Return whether memory can be read and written as elements of ``t``."""
         if t.bits == 8:

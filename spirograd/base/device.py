@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from spirograd.base.artifact import CompiledKernel
+from spirograd.base.artifact import CompiledKernel, Stage
 from spirograd.base.caps import Capabilities
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
@@ -147,8 +147,18 @@ class Assembler(Protocol):
         """Return ``kernel`` with machine code for this device as its binaries. `Capabilities.toolchain` identifies everything that the code
         depends on. Raises SpirogradRuntimeError, with the messages of the driver's compiler, if it fails."""
 
-    def usage(self, kernel: CompiledKernel) -> str:
-        """Return the resources of each task of ``kernel`` on this device, one line each: registers, spills, shared memory."""
+
+@runtime_checkable
+class ShowsMachineCode(Protocol):
+    """A device whose driver tells what it makes of the output of the code generator."""
+
+    def code_stages(self, kernel: CompiledKernel) -> dict[str, Stage]:
+        """Return the stages that the driver makes of ``kernel``, as far as it tells.
+
+        ``kernel.usage``: the resources of each task, one line each, such as registers and spills. ``kernel.sass``: machine code of all
+        tasks. ``<task>.s``: machine code of a task; ``<task>.<name>.txt``: what the driver calls ``name``, such as its IR of the task.
+        Raises SpirogradRuntimeError if the driver refuses the kernel.
+        """
 
 
 # Memory that work uses: allocations with the parts of them, "" for all; None for unknown memory.

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from spirograd import dumps
-from spirograd.commands.scripts import profile_argument, run_script
+from spirograd.commands.scripts import compat_argument, profile_argument, run_script
 from spirograd.report.document import document, merged
 from spirograd.report.page import Document, document_of, page
 
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="HTML page to write; it is self-contained")
     parser.add_argument("--quiet", action="store_true", help="do not list the files written")
     profile_argument(parser)
+    compat_argument(parser)
     parser.add_argument("--arch", type=_arches, default=[], metavar="ARCH[,ARCH]", help="back ends to use instead of the script's")
 
 
@@ -66,7 +67,7 @@ def _run_here(args: argparse.Namespace) -> int:
     try:
         if args.to is not None:
             os.environ["SG_DUMP"] = str(args.to.resolve())
-        status = run_script(args.script, args.rest)
+        status = run_script(args.script, args.rest, compat=args.compat)
     finally:
         # if a script fails, the page has the kernels compiled so far
         if args.html is not None:
@@ -89,6 +90,7 @@ def _run_each(args: argparse.Namespace) -> int:
             part = Path(folder, f"{number}.html")
             command = [sys.executable, "-m", "spirograd", "dump", str(args.script), "--arch", arch]
             command += ["--profile", args.profile] if args.profile else []
+            command += ["--compat", args.compat] if args.compat else []
             command += ["--to", str(args.to)] if args.to is not None else []
             command += ["--html", str(part)] if args.html is not None else []
             command += ["--quiet"] if args.to is None or args.quiet else []

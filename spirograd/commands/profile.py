@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from spirograd.commands.scripts import profile_argument, run_script
+from spirograd.commands.scripts import compat_argument, profile_argument, run_script
 from spirograd.profiler import chrome, tables
 from spirograd.profiler.tracing import TraceSink, recorded
 
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=tuple(tables.SORTS), default="time", help="column that the table is sorted by (default: time)")
     parser.add_argument("--arch", default="", help="back end to use instead of the program's")
     profile_argument(parser)
+    compat_argument(parser)
     parser.add_argument("program", type=Path, help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     recording = None
     try:
         with recorded() as recording:
-            status = run_script(args.program, [*args.arguments, *args.rest], args.arch, args.profile)
+            status = run_script(args.program, [*args.arguments, *args.rest], args.arch, args.profile, args.compat)
     finally:  # if the program fails, show the launches so far
         if recording is not None:
             _show(recording, trace, args)

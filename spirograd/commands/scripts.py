@@ -11,6 +11,7 @@ from pathlib import Path
 
 import spirograd as sg
 from spirograd.base.profiles import PROFILES
+from spirograd.compat import stand_in
 
 
 def profile_argument(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +20,18 @@ def profile_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="", choices=tuple(PROFILES), metavar="PROFILE", help=about)
 
 
-def run_script(script: Path, arguments: Sequence[str], arch: str = "", profile: str = "") -> int:
+def compat_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option --compat."""
+    about = "for a program that imports a member of the Taichi family: run it on spirograd, as `python -m spirograd.compat.NAME` does"
+    parser.add_argument("--compat", default="", choices=("taichi", "quadrants"), help=about)
+
+
+def run_script(script: Path, arguments: Sequence[str], arch: str = "", profile: str = "", compat: str = "") -> int:
     """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. ``arch`` and ``profile``: the back end and
-    the profile to use instead of the script's. End its session, and return its exit status."""
+    the profile to use instead of the script's. ``compat``: the member of the family that the script imports, for which spirograd stands
+    in. End its session, and return its exit status."""
+    if compat:
+        stand_in.replace(compat)
     if arch:
         os.environ["SG_ARCH"] = arch
     if profile:

@@ -23,7 +23,7 @@ from pathlib import Path
 from spirograd import dumps
 from spirograd.base.errors import SpirogradValueError
 from spirograd.base.wording import counted
-from spirograd.commands.scripts import run_script
+from spirograd.commands.scripts import compat_argument, run_script
 from spirograd.commands.table import table
 from spirograd.report.page import page
 from spirograd.survey import tables
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=_names, default=[], metavar="NAME[,NAME]", help="devices to survey (default: all that are found)")
     parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="folder of another system, whose drivers are used")
     parser.add_argument("--arch", default="cpu", help="back end that runs the script (default: %(default)s)")
+    compat_argument(parser)
     parser.add_argument("--tasks", action="store_true", help="a table for each task of each kernel")
     parser.add_argument("--html", type=Path, metavar="FILE", help="HTML page to write; it is self-contained")
     parser.add_argument("--json", type=Path, metavar="FILE", help="JSON file to write, with all statistics of the drivers")
@@ -89,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
         args.html.write_text(page(survey_document(compilations, sources, found, args.script.name)), encoding="utf-8")
     failures = found.failures(args.fail_on)
     if failures:
-        print(f"\n{counted(len(failures), 'task')} failed because of --fail-on {','.join(args.fail_on)}", file=sys.stderr)
+        print(f"\n{counted(len(failures), 'task')} failed because of --fail-on {','.join(args.fail_on)}:", file=sys.stderr)
+        print("\n".join(tables.failure(result) for result in failures), file=sys.stderr)
     absent = [device.name for device in devices if args.devices and device.name in found.missing]
     if absent:
         print(f"\nDevices of --devices are missing here: {', '.join(absent)}", file=sys.stderr)
@@ -120,7 +122,7 @@ def _run_script(args: argparse.Namespace, compilations: list[dumps.Compilation])
     try:
         with collecting() as collector:
             try:
-                status = run_script(args.script, args.rest, args.arch)
+                status = run_script(args.script, args.rest, args.arch, compat=args.compat)
             except Exception:
                 traceback.print_exc()
                 status = 1

@@ -64,8 +64,7 @@ def _square(a: object, dt: object, name: str, sizes: Sequence[int]) -> _Square:
 
 def _scaled(rows: Sequence[Sequence[Scalar]], t: DType) -> tuple[list[list[Scalar]], Scalar]:
     """Return the matrix divided by a power of two, and that power."""
-    scale = dense_algebra.power_of_two([x for row in rows for x in row], t)
-    part = 1.0 / scale
+    scale, part = dense_algebra.power_of_two([x for row in rows for x in row], t)
     return [[x * part for x in row] for row in rows], scale
 
 

@@ -79,20 +79,26 @@ def _alternating(terms: Sequence[Scalar]) -> Scalar:
     return result
 
 
-def power_of_two(entries: Sequence[Scalar], t: DType) -> Scalar:
-    """Return the largest power of two that is not above the size of the largest entry, of type ``t``, f32 or f64. Dividing by it is
-    exact."""
-    largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
-    # Between these the power and its reciprocal are normal numbers.
-    low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
-    if not isinstance(largest, Value):
-        size = float(largest)
-        power: float = 2.0 ** (math.frexp(size)[1] - 1)
-        return power if low < size < high else high if size >= high else low
-    word, exponent = (u32, 0x7F800000) if t.bits == 32 else (u64, 0x7FF0000000000000)
-    bits = scalar.bit_and(scalar.bit_cast(largest, word), scalar.constant(exponent, word))
-    result: Value = arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
-    return result
+# For a type of 32 or 64 bits: the unsigned integer of its width, and the least and the largest exponent, with their bias, for which the
+# power of two and its reciprocal are normal numbers. The bits of a reciprocal are those of both limits together, minus those of the power.
+_POWERS = {32: (u32, 23, 2, 252), 64: (u64, 52, 2, 2044)}
+
+
+def power_of_two(entries: Sequence[Scalar], t: DType) -> tuple[Scalar, Scalar]:
+    """Return the largest power of two that is not above the size of the largest entry, and its reciprocal, of type ``t``, f32 or f64.
+    Dividing by it is exact. Both are computed from the exponents of the entries, which takes no division."""
+    word, digits, low, high = _POWERS[t.bits]
+    if not any(isinstance(e, Value) for e in entries):
+        bias = (low + high) // 2
+        size = max(abs(float(e)) for e in entries)
+        exponent = high if math.isinf(size) else min(max(math.frexp(size)[1] - 1 + bias, low), high) if size else low
+        return 2.0 ** (exponent - bias), 2.0 ** (bias - exponent)
+    mask = scalar.constant((low + high + 1) << digits, word)
+    exponents = [scalar.bit_and(scalar.bit_cast(scalar.cast(e, t), word), mask) for e in entries]
+    least, largest = [scalar.constant(n << digits, word) for n in (low, high)]
+    bits = arithmetic.min(arithmetic.max(*exponents, least), largest)
+    reciprocal = scalar.sub(scalar.constant((low + high) << digits, word), bits)
+    return scalar.bit_cast(bits, t), scalar.bit_cast(reciprocal, t)
 
 
 def inverse(a: Sequence[Scalar], n: int) -> list[Scalar]:
@@ -110,7 +116,8 @@ def inverse(a: Sequence[Scalar], n: int) -> list[Scalar]:
 def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
     """Return the inverse as adjugate over determinant.
 
-    Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. f16 is computed in f32.
+    Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. So is the determinant, so that
+    its reciprocal is finite: one division serves all entries. f16 is computed in f32.
     """
     runs = any(isinstance(x, Value) for x in a)
     t = wanted = functools.reduce(promote, [scalar.to_float(x).dtype for x in a]) if runs else f64
@@ -119,13 +126,21 @@ def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
     floats = [scalar.cast(scalar.to_float(x), t) for x in a] if runs else a
     parts, scaled = [], []
     for row in (floats[i * n : (i + 1) * n] for i in range(n)):
-        scale = power_of_two(row, t)
-        parts.append(1.0 / (scalar.emit(ir.stop_grad, scale) if isinstance(scale, Value) else scale))
+        parts.append(_reciprocal_power(row, t))
         scaled += [scalar.mul(x, parts[-1]) for x in row]
     cofactors = [[_cofactor(scaled, n, i, j) for j in range(n)] for i in range(n)]
     determinant_value = dot(scaled[:n], cofactors[0])
-    result = [scalar.mul(scalar.truediv(cofactors[j][i], determinant_value), parts[j]) for i in range(n) for j in range(n)]
+    part = _reciprocal_power([determinant_value], t)
+    reciprocal = scalar.truediv(1.0, scalar.mul(determinant_value, part))
+    entries = [scalar.mul(scalar.mul(cofactors[j][i], reciprocal), part) for i in range(n) for j in range(n)]
+    result = [scalar.mul(entry, parts[k % n]) for k, entry in enumerate(entries)]
     return [scalar.cast(x, wanted) for x in result] if runs else result
+
+
+def _reciprocal_power(entries: Sequence[Scalar], t: DType) -> Scalar:
+    """Return the reciprocal of the power of two that belongs to ``entries``. It is a constant for derivatives."""
+    _, reciprocal = power_of_two(entries, t)
+    return scalar.emit(ir.stop_grad, reciprocal) if isinstance(reciprocal, Value) else reciprocal
 
 
 def _cofactor(a: Sequence[Scalar], n: int, i: int, j: int) -> Scalar:

@@ -30,6 +30,7 @@ _NATIVE = {
     "kernel.s": ("assembly", "asm"),
     "kernel.ptx": ("PTX", "asm"),
 }
+UNMAPPED = "The driver maps no lines of what it shows."
 
 
 def document(compilations: Sequence[Compilation], title: str) -> Document:
@@ -51,10 +52,12 @@ def kernel_entry(c: Compilation) -> dict[str, object]:
     stages = _ir_stages(c, places)
     if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
+        stages += _driver_stages(c, places)
     elif compiled.target.generator is not Generator.INTERPRETER:
         texts = {name: content for name, content in compiled.stages.items() if isinstance(content, str)}
         for name, listing in native.listings(texts, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
+        stages += _driver_stages(c, places)
     return {
         "name": compiled.name,
         "signature": signature(c.kernel),
@@ -92,6 +95,24 @@ def _shader_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
     for title, language, read in (("SPIR-V", "spirv", shaders.disassembly), ("MSL", "msl", shaders.metal)):
         for task in c.compiled.tasks:
             stages.append(_stage(title, language, task.name, read(c.compiled.binaries[task.binary]), places))
+    return stages
+
+
+def _driver_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
+    """Return what the driver of a GPU tells (`ShowsMachineCode`): resources, and listings of the kernel and of each task."""
+    titles = {name: (title, "") for name, title in (("kernel.usage", "resources"), ("kernel.sass", "machine code"))}
+    for task in c.compiled.tasks:
+        for name in c.compiled.stages:
+            if name == f"{task.name}.s":
+                titles[name] = ("machine code", task.name)
+            elif name.startswith(f"{task.name}.") and name.endswith(".txt"):
+                titles[name] = (name[len(task.name) + 1 : -len(".txt")], task.name)
+    stages = []
+    for name, (title, label) in titles.items():
+        text = c.compiled.stages.get(name)
+        if isinstance(text, str):
+            lines = text.expandtabs(4).splitlines()
+            stages.append(_stage(title, "asm", label, Listing(lines, [None] * len(lines), UNMAPPED), places))
     return stages
 
 

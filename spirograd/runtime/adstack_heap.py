@@ -23,6 +23,7 @@ from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
+from spirograd.runtime.null_device import refuse_null_device
 
 # The most thread slots of a task. More thread slots hide latencies better, up to the number of invocations that a large GPU holds at a
 # time, as long as the adstacks fit its caches: four times as many took an eighth less time on an H200.
@@ -179,7 +180,8 @@ class AdstackHeap:
         """Lay out the adstacks of a launch like `reserve`, without touching the heap.
 
         ``capacities``: entries of adstacks, by number of the size. ``slot_limit``: the most thread slots of a task, 0 for the preferred
-        number. ``byte_limit``: the most bytes, None for the limit of the heap. ``ample``: see `AdstackSizes`.
+        number. ``byte_limit``: the most bytes, None for the limit of the heap. ``ample``: see `AdstackSizes`. Raises AdstacksTooLarge, or
+        SpirogradRuntimeError if the device executes nothing.
         """
         byte_limit = self.byte_limit if byte_limit is None else byte_limit
         entries = _entries(capacities)
@@ -195,6 +197,7 @@ class AdstackHeap:
                 fewest, ample = max(fewest, slots // _AMPLE), False
             slot_limit = min(slot_limit or slots, slots)  # there may be more thread slots than that: workgroups are whole
             if slot_limit <= fewest:
+                refuse_null_device(self.device)  # The entries may be numbers that the device was to write.
                 raise _too_large(kernel, plan, entries, byte_limit, most)
             slot_limit //= 2  # fewer invocations at a time, each with more iterations
 

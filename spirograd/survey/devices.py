@@ -12,15 +12,17 @@ from typing import Protocol
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradValueError
+from spirograd.base.profiles import PROFILES
 from spirograd.base.wording import did_you_mean
 from spirograd.llvmgen import amdgpu
 from spirograd.survey.drivers import DRIVERS
 from spirograd.survey.machine_code import AmdDevice, NvidiaDevice
 from spirograd.survey.metal import MetalDevice
+from spirograd.survey.profiles import ProfileDevice
 from spirograd.survey.results import Build
 from spirograd.survey.vulkan import VulkanDevice
 
-_LLVM, _PTXAS = "llvm-", "ptxas-"
+_LLVM, _PTXAS, _PROFILE = "llvm-", "ptxas-", "profile-"
 # Architectures that are surveyed by default; all others can be named.
 _AMD = {"gfx942": "AMD Instinct MI300X", "gfx1100": "AMD Radeon RX 7900 XTX", "gfx1201": "AMD Radeon RX 9070 XT"}
 _NVIDIA = {"sm_80": "NVIDIA A100", "sm_90": "NVIDIA H100", "sm_120": "NVIDIA GeForce RTX 5090"}
@@ -59,6 +61,7 @@ def all_devices(root: Path = Path("/")) -> dict[str, SurveyDevice]:
     devices += [AmdDevice(_LLVM + name, title, name) for name, title in _AMD.items()]
     devices += [NvidiaDevice(_PTXAS + name, title, name) for name, title in _NVIDIA.items()]
     devices.append(MetalDevice("metal", "Apple GPUs, through Metal"))
+    devices += [ProfileDevice(_PROFILE + name, profile.title, name) for name, profile in PROFILES.items()]
     return {device.name: device for device in devices}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.dumps import Compilation
-from spirograd.report.document import document
+from spirograd.report.document import UNMAPPED, document
 from spirograd.report.page import Document
 from spirograd.survey.collecting import Source
 from spirograd.survey.results import Result, Survey
@@ -35,7 +35,7 @@ def _stage(result: Result) -> dict[str, object]:
         "task": result.task,
         "lines": lines,
         "places": [-1] * len(lines),
-        "note": "This is what the compiler of the device shows, which maps no lines.",
+        "note": UNMAPPED,
         "also": {},
     }
 

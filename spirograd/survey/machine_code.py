@@ -14,15 +14,15 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import amdgpu, ptx
+from spirograd.runtime.devices.gpu import disassembly
 from spirograd.survey.results import COMPILES, FAILED, Build, Usage
 
 _SECONDS = 120
-_PTXAS, _NVDISASM = "ptxas", "nvdisasm"
+_PTXAS = "ptxas"
 _REGISTER_BYTES = 4
 # An entry of the metadata at the end of AMD's assembly, and the comment after each kernel.
 _FIELD = re.compile(r"^ +(?:- )?\.(\w+): +(\S+)$", re.M)
 _OCCUPANCY = re.compile(r"^; Occupancy: (\d+)$", re.M)
-_SASS = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def nvidia_builds(kernel: CompiledKernel, program: str, architecture: str) -> li
         if done.returncode:
             reason = f"{_PTXAS}: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else done.returncode}"
             return [Build(FAILED, reason) for _ in kernel.tasks]
-        listing = _output([disassembler, "-c", str(cubin)]) if (disassembler := shutil.which(_NVDISASM)) else ""
+        listing = disassembly.listing(cubin.read_bytes())
     return [_nvidia_build(done.stderr, listing, task.entry) for task in kernel.tasks]
 
 
@@ -142,10 +142,10 @@ def _nvidia_build(said: str, listing: str, entry: str) -> Build:
     part = said[said.index(f"Compiling entry function '{entry}'") + 1 :].split("Compiling entry function")[0]
     numbers = {name: int(found[1]) for name, pattern in _PTXAS_STATISTICS.items() if (found := re.search(pattern, part))}
     took = re.search(r"Compile time = ([\d.]+) ms", part)
-    code = [line for line in _section(listing, entry) if _SASS.match(line)]
+    code = disassembly.of_entry(listing, entry)
     spills = numbers.get("bytes of spill stores")
-    used = Usage(numbers.get("registers"), None if spills is None else spills // _REGISTER_BYTES, len(code) or None)
-    return Build(COMPILES, "", float(took[1]) / 1000 if took else None, used, dict(numbers), "\n".join(_section(listing, entry)))
+    used = Usage(numbers.get("registers"), None if spills is None else spills // _REGISTER_BYTES, disassembly.instructions(code) or None)
+    return Build(COMPILES, "", float(took[1]) / 1000 if took else None, used, dict(numbers), "\n".join(code))
 
 
 _PTXAS_STATISTICS = {
@@ -155,12 +155,6 @@ _PTXAS_STATISTICS = {
     "bytes of spill loads": r"(\d+) bytes spill loads",
     "bytes of shared memory": r"(\d+) bytes smem",
 }
-
-
-def _section(listing: str, entry: str) -> list[str]:
-    """Return the lines of the section of an entry in the output of nvdisasm."""
-    found = re.search(rf"^\.text\.{re.escape(entry)}:\n(.*?)(?=^//-{{5,}}|\Z)", listing, re.M | re.S)
-    return [] if found is None else found[1].rstrip().splitlines()
 
 
 def _output(command: list[str]) -> str:

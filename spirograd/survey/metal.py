@@ -6,25 +6,14 @@ import shutil
 import time
 
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.report.shaders import TRANSLATOR, metal
 from spirograd.survey.machine_code import OfflineCompiler
+from spirograd.survey.profiles import profile_capabilities
 from spirograd.survey.results import COMPILES, FAILED, Build
 
-# The capabilities of an M1 through wgpu. Atomic additions of floats are lowered, because older versions of SPIRV-Cross translate them to
-# a function that Metal lacks.
-M1 = Capabilities(
-    "wgpu",
-    nearest_f16=False,
-    int64=True,
-    float16=True,
-    storage_f16=True,
-    atomic_cas=False,
-    max_buffers=31,
-    max_group_size=1024,
-)
+PROFILE = "m1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +27,9 @@ class MetalDevice:
         """See `devices.SurveyDevice`. Raises SpirogradRuntimeError if there is no SPIRV-Cross."""
         if shutil.which(TRANSLATOR) is None:
             raise SpirogradRuntimeError(f"there is no program `{TRANSLATOR}` on the path: install SPIRV-Cross (package spirv-cross)")
-        return OfflineCompiler("translated by SPIRV-Cross, not compiled", M1, metal_builds)
+        # Older versions of SPIRV-Cross translate atomic additions of floats to a function that Metal lacks: they are lowered.
+        caps = replace(profile_capabilities(PROFILE, "wgpu"), atomic_f32_add=False)
+        return OfflineCompiler("translated by SPIRV-Cross, not compiled", caps, metal_builds)
 
 
 def metal_builds(kernel: CompiledKernel, _: float) -> list[Build]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradRuntimeError, SpirogradUnsupportedError
+from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradRuntimeError
 from spirograd.base.loc import Loc
+from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
 from spirograd.compiler import compile_kernel
@@ -16,7 +18,8 @@ from spirograd.ir.nodes import Kernel
 from spirograd.report.facts import signature
 from spirograd.survey.collecting import Source
 from spirograd.survey.devices import SurveyCompiler, SurveyDevice
-from spirograd.survey.results import FAILED, REFUSED, Build, Result, Survey
+from spirograd.survey.forked import CopyEnded, forked
+from spirograd.survey.results import CRASHED, FAILED, REFUSED, Build, Result, Survey
 
 # Called before each source is compiled for a device, with the names of both.
 Progress = Callable[[str, str], None]
@@ -30,13 +33,15 @@ def survey(devices: Sequence[SurveyDevice], sources: Sequence[Source], progress:
     names = labels(sources)
     for device in devices:
         try:
-            with device.open() as compiler:
-                drivers[device.name] = compiler.driver
-                for number, (source, name) in enumerate(zip(sources, names)):
-                    progress(device.name, name)
-                    results += _of_source(device.name, compiler, number, source, name)
+            opened = device.open()
         except SpirogradRuntimeError as error:
             missing[device.name] = str(error)
+            continue
+        with opened as compiler:
+            drivers[device.name] = compiler.driver
+            for number, (source, name) in enumerate(zip(sources, names)):
+                progress(device.name, name)
+                results += _of_source(device.name, compiler, number, source, name)
     return Survey(drivers, missing, tuple(results))
 
 
@@ -48,39 +53,42 @@ def labels(sources: Sequence[Source]) -> list[str]:
 
 def _of_source(device: str, compiler: SurveyCompiler, number: int, source: Source, name: str) -> list[Result]:
     """Return the results of one source, which may be several kernels: those that size a derivative's tapes come before it."""
-
-    def failed(error: Exception, outcome: str, label: str, at: Loc | None) -> Result:
-        loc = error.loc if isinstance(error, SpirogradCompilationError) and error.loc is not None else at
-        message = error.message if isinstance(error, SpirogradCompilationError) else str(error)
-        text = message if isinstance(error, SpirogradError) else f"{type(error).__name__}: {message}"
-        return Result(device, number, label, "", loc, Build(outcome, text))
-
     try:
         kernels = source.kernels(compiler.caps)
-    except SpirogradCompilationError as error:
-        return [failed(error, REFUSED, name, source.kernel.loc)]
+    except Exception as error:  # What is no refusal is a defect of the compiler: the survey goes on.
+        return [_failed(error, Result(device, number, name, "", source.kernel.loc, Build()))]
     results: list[Result] = []
     for kernel in kernels:
         label = name if kernel.name == source.kernel.name else kernel.name
-        begin = time.perf_counter()
+        blank = Result(device, number, label, "", kernel.loc, Build())
+        work = partial(_of_kernel, compiler, kernel, source.options, blank)
         try:
-            compiled = _compiled(kernel, compiler, source)
-        except SpirogradUnsupportedError as error:
-            results.append(failed(error, REFUSED, label, kernel.loc))
-        except Exception as error:  # A defect of the compiler, or an error of LLVM: the survey goes on.
-            results.append(failed(error, FAILED, label, kernel.loc))
-        else:
-            builds = compiler.build(compiled, time.perf_counter() - begin)
-            places = _places(kernel, compiled)
-            tasks = zip(compiled.tasks, places, builds)
-            results += [Result(device, number, label, task.name, loc, build) for task, loc, build in tasks]
+            results += work() if compiler.caps.target.generator is Generator.SPIRV else forked(work)
+        except CopyEnded as ended:
+            results.append(replace(blank, build=Build(CRASHED, f"LLVM {ended}")))
     return results
 
 
-def _compiled(kernel: Kernel, compiler: SurveyCompiler, source: Source) -> CompiledKernel:
-    # The assembly is a stage; machine code of other targets is made from the binaries.
-    keep = compiler.caps.target.generator is Generator.CODE_OBJECT
-    return compile_kernel(kernel, compiler.caps, replace(source.options, keep_stages=keep))
+def _of_kernel(compiler: SurveyCompiler, kernel: Kernel, options: CompileOptions, blank: Result) -> list[Result]:
+    """Return the results of one kernel; ``blank``: a result with its names."""
+    # With stages, LLVM makes one module of all tasks, and assembly is among the stages.
+    options = replace(options, keep_stages=compiler.caps.target.generator is not Generator.SPIRV)
+    begin = time.perf_counter()
+    try:
+        compiled = compile_kernel(kernel, compiler.caps, options)
+        builds = compiler.build(compiled, time.perf_counter() - begin)
+    except Exception as error:
+        return [_failed(error, blank)]
+    tasks = zip(compiled.tasks, _places(kernel, compiled), builds)
+    return [replace(blank, task=task.name, loc=loc, build=build) for task, loc, build in tasks]
+
+
+def _failed(error: Exception, blank: Result) -> Result:
+    """Return the result of a kernel that is refused, or that cannot be compiled because of a defect."""
+    if isinstance(error, SpirogradCompilationError):
+        return replace(blank, loc=error.loc or blank.loc, build=Build(REFUSED, error.message))
+    text = str(error) if isinstance(error, SpirogradError) else f"{type(error).__name__}: {error}"
+    return replace(blank, build=Build(FAILED, text))
 
 
 def _places(kernel: Kernel, compiled: CompiledKernel) -> list[Loc | None]:

@@ -28,6 +28,13 @@ def text(survey: Survey, table: Table, by_task: bool = False) -> str:
     return "\n\n".join([*parts, summary(survey)])
 
 
+def failure(result: Result) -> str:
+    """Return a line that says what is wrong with a task on a device."""
+    build = result.build
+    problem = counted(build.usage.spills or 0, "spill") if build.outcome == COMPILES else f"{build.outcome}: {_line(build.reason)}"
+    return f"  {result.kernel}{f', {result.task}' if result.task else ''}, on {result.device}: {problem}{_place(result)}"
+
+
 def summary(survey: Survey) -> str:
     """Return the numbers of kernels, devices and outcomes in one sentence."""
     kernels = len({(result.source, result.kernel) for result in survey.results})
@@ -62,8 +69,7 @@ def _cells(tasks: Sequence[Result]) -> tuple[str, ...]:
     """Return the cells of the tasks of a kernel: the most registers, the lowest occupancy, and the sums of all else."""
     worst = min(tasks, key=lambda result: _WORST.index(result.build.outcome))
     if worst.build.outcome != COMPILES:
-        place = "" if worst.loc is None else f" ({Path(worst.loc.file).name}:{worst.loc.line})"
-        return (worst.build.outcome, *["-"] * len(HEAD[2:-1]), _line(worst.build.reason) + place)
+        return (worst.build.outcome, *["-"] * len(HEAD[2:-1]), _line(worst.build.reason) + _place(worst))
     usages = [result.build.usage for result in tasks]
     seconds = [result.build.seconds for result in tasks if result.build.seconds is not None]
     occupancy = min([usage.occupancy for usage in usages if usage.occupancy], key=lambda told: int(told.split()[0]), default="-")
@@ -81,6 +87,10 @@ def _cells(tasks: Sequence[Result]) -> tuple[str, ...]:
 def _number(combine: Callable[[list[int]], int], values: Iterable[int | None]) -> str:
     told = [value for value in values if value is not None]
     return str(combine(told)) if told else "-"
+
+
+def _place(result: Result) -> str:
+    return "" if result.loc is None else f" ({Path(result.loc.file).name}:{result.loc.line})"
 
 
 def _line(message: str) -> str:

@@ -116,6 +116,34 @@ def test_nan_ends_comparisons(t) -> None:
         np.testing.assert_array_equal(above, np.where(np.isnan(x), 9, steps))
 
 
+def test_prints_in_branches(arch: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Iterations that print are lanes as well, if few of them take the branch: each prints once, with its own numbers."""
+
+    @sg.kernel
+    def run(x: vec, y: vec):
+        for i in range(x.shape[0]):
+            v = x[i]
+            steps = 0
+            while v > 1.0:
+                v = v * 0.5 + 0.01 * sg.sin(v)
+                steps += 1
+                if steps > 9:
+                    print("iteration", i, "is at", steps)
+                    break
+            y[i] = steps
+
+    for n in SIZES:
+        x = (1.5 + np.arange(n) * 137 % 1500).astype(np.float32)
+        y = np.zeros(n, np.float32)
+        run(x, y)
+        sg.sync()
+        slow = [i for i in range(n) if y[i] == 10]
+        assert sorted(capfd.readouterr().out.splitlines()) == sorted(f"iteration {i} is at 10" for i in slow)
+        assert np.all(y[x < 500.0] < 10) and np.all(y[x > 1000.0] == 10)
+    if arch == "cpu":
+        assert "lanes<" in run.ir("loops")
+
+
 def test_ended_iterations_touch_nothing() -> None:
     """Each walks along a list of its own, whose last link points far outside, and divides by what it finds, which ends with 0."""
 

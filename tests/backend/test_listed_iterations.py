@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.options import NO_LANES
+from spirograd.lang import context
 
 SIDE, CELLS, N = 0.25, 6, 300
 RADIUS = 0.25
@@ -248,6 +251,24 @@ def test_bits_are_those_of_the_loop(arch: str, name: str) -> None:
         kernel()
         assert ("store_compressed" in kernel.stages()["loops.ir"]) is (level == 3)
         results.append(c.out.to_numpy().tobytes())
+    assert results[0] == results[1]
+
+
+@pytest.mark.optimized
+@pytest.mark.archs("cpu")  # chooses code of the CPU
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"many"}))  # fast math leaves the order of its sum free
+def test_measurements_may_choose_the_loop(arch: str, name: str) -> None:
+    """Whether lists pay depends on the data. The loop has the same bits, also where it updates floats by atomics."""
+    results = []
+    for alternative in ("", NO_LANES):
+        sg.init(arch=arch, offline_cache=False, cpu_max_num_threads=1, tune=False)
+        running: Any = context.session()
+        running.compile_options = replace(running.compile_options, alternative=alternative)
+        c = Cloud(n=700 if name == "many" else N)
+        kernel: Any = CASES[name][0](c)
+        kernel()
+        assert ("store_compressed" in kernel.stages()["loops.ir"]) is not bool(alternative)
+        results.append((c.out.to_numpy().tobytes(), c.hits.to_numpy().tobytes()))
     assert results[0] == results[1]
 
 

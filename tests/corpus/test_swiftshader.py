@@ -1,8 +1,7 @@
-"""Gradients of loops on SwiftShader, a second Vulkan driver: another compiler than Mesa's takes the same modules."""
+"""The corpus on SwiftShader, a second Vulkan driver: another compiler than Mesa's takes the same modules."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,35 +10,42 @@ from pathlib import Path
 import needs
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from spirograd.survey.drivers import DRIVERS, environment
+from validation.case import load
+from validation.compiling import REFUSED
+from validation.running import Run, run_cases
+from validation.tools import OK
 
 
 @pytest.fixture
-def manifest(tmp_path: Path) -> Path:
+def variables(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that loads SwiftShader."""
     needs.need("vulkan")
     needs.need("swiftshader")
-    path = tmp_path / "swiftshader.json"
-    driver = {"library_path": str(needs.swiftshader()), "api_version": "1.3.0"}
-    path.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": driver}))
-    return path
+    return {**os.environ, **environment(DRIVERS["swiftshader"], tmp_path)}
 
 
-def test_gradients_of_loops(manifest: Path, tmp_path: Path) -> None:
-    """Each case is compared with NumPy. The exit status is 1 if one fails."""
-    environment = {**os.environ, "VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest)}
-    command = [sys.executable, "-m", "validation", "--only", "gradient*", "--profiles", "--arch", "vulkan", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert " ok" in done.stdout
+# How many processes the corpus is divided among: tests may run side by side.
+_PARTS = 6
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_corpus(variables: dict[str, str], part: int) -> None:
+    """Each case is compared with NumPy. A case that is refused declares what it needs."""
+    runs: dict[str, Run] = {}
+    run_cases("vulkan", load()[part::_PARTS], runs.__setitem__, variables=variables)
+    failed = {name: run.text for name, run in runs.items() if run.status not in (OK, REFUSED)}
+    assert not failed, "\n".join(f"{name}: {text}" for name, text in failed.items())
+    assert sum(run.status == OK for run in runs.values()) > len(runs) / 2
 
 
 @pytest.mark.parametrize("fast_math", ["0", "1"])
-def test_values_that_begin_as_constants(manifest: Path, tmp_path: Path, fast_math: str) -> None:
+def test_values_that_begin_as_constants(variables: dict[str, str], tmp_path: Path, fast_math: str) -> None:
     """spirv-opt, which SwiftShader runs, takes such values for their first constants, if the module asks to keep special floats."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    environment = {**os.environ, "VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest), "SG_FAST_MATH": fast_math}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=100)
+    own = {**variables, "SG_FAST_MATH": fast_math}
+    done = subprocess.run([sys.executable, program], env=own, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "SwiftShader\n"), done.stderr[-4000:]
 
 

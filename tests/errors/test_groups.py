@@ -329,7 +329,7 @@ def test_groups_too_large():
         for _ in range(32):
             block.sync()
 
-    with pytest.raises(sg.SpirogradTypeError, match="groups of 4096 threads are too large: this device .* takes at most 1024"):
+    with pytest.raises(sg.SpirogradTypeError, match=r"groups of 4096 threads are too large: this device .* takes at most 1024"):
         work()
 
 

@@ -92,13 +92,16 @@ def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, o
         raise host_only(callee)
     _check_change(t, callee, values)
     if t.captures.reads is not None:
-        t.captures.reads.call(callee, values)
+        t.captures.reads.call(callee, args, kwargs)
     name = getattr(callee, "__name__", type(callee).__name__)
     if _is_traceable(callee):
         return _run(t, name, callee, args, kwargs)
     try:
         with watched(t, callee, values):
-            return display(t, callee(*args, **kwargs))
+            result = callee(*args, **kwargs)
+            if t.captures.reads is not None:
+                t.captures.reads.result(callee, args, kwargs, result)
+            return display(t, result)
     except SpirogradError:
         raise
     except Exception as error:

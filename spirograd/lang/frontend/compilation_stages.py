@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import nodes
 from spirograd.lang import context
@@ -45,12 +47,16 @@ class Staged:
         return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
-        """Return the machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what
-        each task takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        """Return the machine code of the kernel as assembly; on CUDA its PTX, and then its machine code if nvdisasm is on the path. On GPUs
+        it comes under a comment that says what each task takes, such as registers and spilled registers. Raises SpirogradRuntimeError if
+        the driver of the device does not show its machine code: wgpu never does, drivers of Vulkan may."""
         stages = self._stages()
-        text = stages["kernel.ptx"] if "kernel.ptx" in stages else self._some(".s", "assembly").popitem()[1]
+        codes = [str(text) for name, text in stages.items() if name in ("kernel.ptx", "kernel.sass") or name.endswith(".s")]
+        if not codes:
+            modules = any(name.endswith(".spv") for name in stages)
+            raise SpirogradRuntimeError(_no_assembly(context.session().arch, stages, modules))
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
-        return usage + str(text)
+        return usage + "\n".join(codes)
 
     def _stages(self, generate: bool = True) -> dict[str, str | bytes]:
         kernel = self._compiled_last()
@@ -63,3 +69,16 @@ class Staged:
         if not stages:
             raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
         return stages
+
+
+def _no_assembly(arch: str, stages: Container[str], modules: bool) -> str:
+    """Return the message for a device that shows no machine code. ``modules``: whether its driver compiles SPIR-V."""
+    message = f"there is no assembly on this back end ({arch})"
+    if not modules:
+        return message
+    reason = ""
+    if "kernel.usage" in stages:
+        reason = ": its driver shows resources only, which `stages()` has as `kernel.usage`"
+    elif arch == "vulkan":
+        reason = ": its driver lacks VK_KHR_pipeline_executable_properties, which shows code"
+    return f"{message}{reason}; see `spirv_asm`, or what other compilers make of the kernel: `spirograd survey`"

@@ -31,6 +31,7 @@ from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe
 from spirograd.lang.struct import Struct, StructType
+from spirograd.lang.tiles import TileType
 
 T = TypeVar("T")
 PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
@@ -246,6 +247,11 @@ def _(value: DType) -> _Described:
 @_describes(MatrixType)
 def _(value: MatrixType) -> _Described:
     return f"type {value.shape} {value.entry_dtype}", ()
+
+
+@_describes(TileType)
+def _(value: TileType) -> _Described:
+    return f"tile type {value.SIZE}", ()
 
 
 @_describes(StructType)

@@ -2,7 +2,7 @@
 
 A trace reads names that functions see from outside, attributes and items of what these stand for, and the source of each function that it
 inlines. `Reads` records these as events, in order and once each, with the values as text (`read_values`). What cannot be recorded, such as
-the result of a Python function that runs while compiling, makes the trace `refused`: it is made anew in each process.
+the result of a Python function that may have effects, makes the trace `refused`: it is made anew in each process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from spirograd.lang import forms
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.func import BoundFunc, Func
+from spirograd.lang.frontend.pure_functions import is_literal, is_pure, literal
 from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values, compares_by_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
@@ -27,6 +28,7 @@ from spirograd.lang.frontend.trace_events import Event, code_of, digest, looked_
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe
 from spirograd.lang.struct import Struct
+from spirograd.lang.tiles import TileType
 
 # Packages whose functions depend on nothing but their arguments and the options of the session, and whose source is part of the key.
 _LIBRARIES = tuple(f"spirograd.{package}" for package in ("lang.", "simt.", "algorithms.", "linalg.", "base.", "math", "types"))
@@ -99,10 +101,11 @@ class Reads:
         else:
             self.events.append(Event("array", base, name))
 
-    def call(self, callee: object, values: Sequence[object]) -> None:
-        """Record that Python calls ``callee`` while compiling. That can be repeated if its result depends on ``values`` alone."""
-        if self.refused:
+    def call(self, callee: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Record that Python calls ``callee`` while compiling. That can be repeated if the result depends on the arguments alone."""
+        if self.refused or self._repeatable(callee, args, kwargs) is not None:
             return
+        values = (*args, *kwargs.values())
         base = self.values.number(values[0]) if values else None
         if (callee is getattr or callee is hasattr) and base is not None and isinstance(values[1], str):
             self._event(Event("look", base, values[1]), looked_up(values[0], values[1]))
@@ -111,6 +114,16 @@ class Reads:
             self._event(Event("call", function), callee())
         elif not _is_pure(callee) or not (any(callee is one for one in _OF_CLASSES) or all(map(_is_data, values))):
             self.refuse(f"Python runs `{getattr(callee, '__qualname__', describe(callee))}` while compiling")
+
+    def result(self, callee: object, args: Sequence[object], kwargs: Mapping[str, object], value: object) -> None:
+        """Record what a call gave, if another process can call the same function."""
+        if not self.refused and (base := self._repeatable(callee, args, kwargs)) is not None:
+            self._event(Event("result", base, "", literal(args, kwargs)), value)
+
+    def _repeatable(self, callee: object, args: Sequence[object], kwargs: Mapping[str, object]) -> int | None:
+        """Return the number of a function that has no effects and is called with literals."""
+        base = self.values.number(callee) if type(callee) is types.FunctionType else None
+        return base if base is not None and is_literal((*args, *kwargs.values())) and is_pure(callee) else None
 
     def compare(self, *values: object) -> None:
         """Record that Python compares ``values``, or finds them by their hashes."""
@@ -162,10 +175,13 @@ class Reads:
 
 
 def _same(before: object, now: object) -> bool:
-    """Return whether two objects are the same number or string, or the same method, of which Python makes an object at each read."""
+    """Return whether two objects are the same number, string or tuple of these, or the same method, of which Python makes an object at each
+    read."""
     if type(before) is not type(now):
         return False
-    return repr(before) == repr(now) if type(now) in PLAIN else isinstance(now, (BoundFunc, types.MethodType)) and before == now
+    if type(now) in PLAIN or is_literal(now):
+        return repr(before) == repr(now)
+    return isinstance(now, (BoundFunc, types.MethodType)) and before == now
 
 
 def _is_of_trace(value: object) -> bool:
@@ -182,7 +198,9 @@ def _of_library(value: object) -> bool:
 def _is_pure(callee: object) -> bool:
     """Return whether the result of ``callee`` depends on its arguments alone."""
     owner = getattr(callee, "__self__", None)
-    if isinstance(owner, (Value, Matrix, Struct, list, tuple, dict, set, str)):
+    if isinstance(owner, (Value, Matrix, Struct, TileType, list, tuple, dict, set, str)):
+        return True
+    if owner is not None and type(owner) in PLAIN:
         return True
     if owner is not None and not isinstance(owner, (type, types.ModuleType)):
         return type(owner).__module__.startswith("spirograd.lang.frontend.")

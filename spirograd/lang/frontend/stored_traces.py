@@ -31,6 +31,7 @@ from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.kernel_tracing import declare, result_of
 from spirograd.lang.frontend.parameters import Parameter
+from spirograd.lang.frontend.pure_functions import called
 from spirograd.lang.frontend.read_values import PLAIN, Differs, Unrecordable, Values, field_text
 from spirograd.lang.frontend.texts import Text
 from spirograd.lang.frontend.trace_events import Event, digest, looked_up, python_function, read_name, text_and_signature
@@ -241,6 +242,8 @@ def _repeat(call: Call, values: Values, event: Event) -> object:
         value = read_name(python_function(base), event.name)
     elif event.kind == "attribute":
         value = getattr(base, event.name)
+    elif event.kind == "result":
+        value = called(base, cast("str", event.key))
     elif event.kind == "call":
         assert callable(base)
         value = base()

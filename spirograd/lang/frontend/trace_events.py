@@ -19,10 +19,10 @@ class Event:
     """One read.
 
     ``kind``: "name" that a function sees, "attribute", "item", "array" that a variable holds, "look" (an attribute that Python reads, which
-    may be missing), "call" of a function that gives an object of the session, or "source" of a function. ``base``: the number of the
-    function or object. ``name``: the name, if there is one. ``key``: of an item the key, or a list of its parts; of a source, how many
-    lines of the file were compared, and their hash. ``loc``: where the kernel reads. ``text``: what messages call it. ``named``: the name
-    that a field gets by it.
+    may be missing), "call" of a function that gives an object of the session, "result" of a function without effects, or "source" of a
+    function. ``base``: the number of the function or object. ``name``: the name, if there is one. ``key``: of an item the key, or a list of
+    its parts; of a result the arguments, as text; of a source, how many lines of the file were compared, and their hash. ``loc``: where the
+    kernel reads. ``text``: what messages call it. ``named``: the name that a field gets by it.
     """
 
     kind: str

@@ -14,7 +14,6 @@ from spirograd.transforms.pass_context import PassContext
 _TYPE_NEEDS = {
     "i64": ("int64", "64-bit integers"),
     "u64": ("int64", "64-bit integers"),
-    "f16": ("float16", "16-bit floats"),
     "f64": ("float64", "64-bit floats"),
 }
 
@@ -28,7 +27,7 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Return ``kernel`` unchanged. Raise SpirogradUnsupportedError for the first type that the device lacks, for control flow that is
     nested deeper than the driver compiles correctly, and for groups whose memory exceeds that of the device.
 
-    Integers of 8 and 16 bits and accesses to narrow memory need no check: `widen_integers` has removed those that the device lacks.
+    Numbers of 8 and 16 bits and accesses to narrow memory need no check: `widen_narrow_types` has removed those that the device lacks.
     """
     caps = ctx.caps
     if caps.nesting_limit:

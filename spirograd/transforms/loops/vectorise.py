@@ -57,9 +57,9 @@ class _Vectorise(ChunkLoopRewriter):
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
         op = loop.loop
         nests = find_listed_nests(loop, self.ctx.options, self.ctx.caps)
-        if nests and self._lists(loop, nests):
+        if nests and self._lists(loop):
             return self._list(loop, nests)
-        if not op.attr.independent:
+        if not op.attr.independent or (nests and not is_exchangeable(loop.body, self.bodies)):
             return self.keep(op)
         plan = lanes_of(loop, self.ctx.options, has_masks(self.ctx.caps))
         if plan is not None and self._runs_in_lanes(loop, plan):
@@ -69,14 +69,17 @@ class _Vectorise(ChunkLoopRewriter):
             return self.keep(op)
         return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, vectorise="no"), op.regions, op.loc, op.primal))
 
-    def _lists(self, loop: ChunkLoop, nests: Sequence[ListedNest]) -> bool:
-        """Return whether to list iterations of ``nests``, unless the options name an alternative. Note the alternatives."""
-        if not loop.loop.attr.independent or not is_exchangeable(loop.body, self.bodies):
+    def _lists(self, loop: ChunkLoop) -> bool:
+        """Return whether to list iterations of the guarded nests of ``loop``, unless the options name an alternative. Note the
+        alternatives: lists keep the order of atomics, as iterations one by one do, but lanes do not."""
+        if not is_exchangeable(loop.body, self.bodies, in_order=True):
             return True
-        masks = has_masks(self.ctx.caps)
-        plan = lanes_of(loop, self.ctx.options, masks)
-        gain = LaneGain(False, False) if plan is None else lane_gain(plan, masks)
-        others = {LANES, NO_LANES} if gain.is_unsure else {LANES if gain.runs_in_lanes else NO_LANES}
+        others = {NO_LANES}
+        if loop.loop.attr.independent and is_exchangeable(loop.body, self.bodies):
+            masks = has_masks(self.ctx.caps)
+            plan = lanes_of(loop, self.ctx.options, masks)
+            gain = LaneGain(False, False) if plan is None else lane_gain(plan, masks)
+            others = {LANES, NO_LANES} if gain.is_unsure else {LANES if gain.runs_in_lanes else NO_LANES}
         self.alternatives |= others
         return self.ctx.options.alternative not in others
 

@@ -73,7 +73,8 @@ class _Legalize(Rewriter):
 
     def _to_half(self, x: Op) -> Op:
         """Convert from f32 to f16. Modules for wgpu cannot request a rounding mode, and NVIDIA's is towards zero there."""
-        return self.b.cast(x, f16) if self.caps.nearest_f16 else to_half(self.b, x)
+        exact = self.caps.nearest_f16 or not self.caps.float16  # `widen_narrow_types` rounds, too.
+        return self.b.cast(x if exact else nearest_half(self.b, x), f16)
 
     def _div(self, op: Op) -> Op:
         """Divide f16 in f32, which rounds correctly. Vulkan allows an error of 2.5 ulp, and devices use it: 7 / 7 was 0.9995 on an NVIDIA
@@ -225,8 +226,8 @@ def saturate(b: Builder, x: Op, target: DType) -> Op:
     return b.emit(ops.select, too_low, b.const(int(target.min), target), value)
 
 
-def to_half(b: Builder, x: Op) -> Op:
-    """Convert f32 to f16, to nearest and ties to even. The value is rounded in f32, so that the conversion itself is exact."""
+def nearest_half(b: Builder, x: Op) -> Op:
+    """Round an f32 to the nearest number that f16 can represent, ties to even, so that its conversion to f16 is exact."""
 
     def bits(value: Op) -> Op:
         return b.emit(ops.bitcast, value, type=u32)
@@ -251,7 +252,7 @@ def to_half(b: Builder, x: Op) -> Op:
     result = b.emit(ops.select, beyond, constant(0x7F800000), result)
     result = b.emit(ops.select, b.emit(ops.gt, magnitude, constant(0x7F800000)), magnitude, result)
     sign = b.emit(ops.and_, pattern, constant(0x80000000))
-    return b.cast(number(b.emit(ops.or_, result, sign)), f16)
+    return number(b.emit(ops.or_, result, sign))
 
 
 def rounded(b: Builder, code: ops.OpCode, x: Op) -> Op:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from spirograd.base.artifact import LOCK_WORDS
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import VOID, DType, i32, i64, u1, u8, u16, u32, unsigned
+from spirograd.base.dtypes import VOID, DType, i32, i64, u1, u8, u16, u32, u64, unsigned
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.profiles import owner
 from spirograd.ir import ops
@@ -25,13 +25,13 @@ from spirograd.transforms.pass_context import PassContext
 
 
 def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Replace atomics that the device lacks. Raise SpirogradUnsupportedError for 64-bit elements if there are no 64-bit atomics.
+    """Replace atomics that the device lacks. Raise SpirogradUnsupportedError for 64-bit elements if the device can't update these.
 
     Locks need the entry "locks" of ``ctx.block``. On drivers that end loops early (``caps.loop_limit``) an unfinished atomic is a fault.
     """
-    if ctx.caps.atomic_cas:
+    if ctx.caps.atomic_cas and not ctx.caps.locks_int64:
         return _LowerAtomics(ctx.caps).kernel(kernel)
-    lowered = _WithoutCas(ctx).kernel(kernel)
+    lowered = _ByStrategy(ctx).kernel(kernel)
     return diagnostics(lowered, ctx) if ops.check in lowered.codes else lowered
 
 
@@ -200,8 +200,8 @@ _SPREAD = 0x9E3779B9
 _TRIES = 32
 
 
-class _WithoutCas(_LowerAtomics):
-    """The lowering by the strategies of `native_atomics`."""
+class _ByStrategy(_LowerAtomics):
+    """The lowering by the strategies of `native_atomics`. Atomics without a strategy are lowered as on devices with compare-and-swap."""
 
     def __init__(self, ctx: PassContext) -> None:
         super().__init__(ctx.caps)
@@ -219,7 +219,7 @@ class _WithoutCas(_LowerAtomics):
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
         index, value = self.args(op)
-        strategy = self.strategies[op]
+        strategy = self.strategies.get(op, Strategy.NATIVE)
         if strategy is Strategy.REFUSE and isinstance(ref, SharedRef):
             message = f"atomic operations on {ref.dtype} in shared arrays need atomics of {ref.dtype.bits} bits, which this device lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a shared array of i32 or u32, or another device")
@@ -231,7 +231,7 @@ class _WithoutCas(_LowerAtomics):
         return super()._atomic(op)
 
     def _cas(self, op: Op) -> Op:
-        if self.strategies[op] is not Strategy.LOCK:
+        if self.strategies.get(op) is not Strategy.LOCK:
             return super()._cas(op)
         ref = op.attr
         index, expected, desired = self.args(op)
@@ -257,7 +257,8 @@ class _WithoutCas(_LowerAtomics):
         free = b.emit(ops.eq, self._try(lock), b.const(0, u32))
         b.begin()
         b.emit(ops.barrier, type=VOID)
-        seen, last = replace_subword(b, ref, index, new) if t.bits < 32 else replace_word(b, ref, index, new)
+        replace = replace_subword if t.bits < 32 else replace_pair if t.bits == 64 and self.caps.locks_int64 else replace_word
+        seen, last = replace(b, ref, index, new)
         b.emit(ops.barrier, type=VOID)
         self._open(lock, last)
         done = b.end([b.const(0), seen])
@@ -351,13 +352,36 @@ def replace_word(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tupl
     view = _view(ref)
     before = b.atomic("or", view, index, b.const(0, view.dtype))
     element, wanted = new(_unbits(b, before, ref.dtype))
+    return before, _if_wanted(b, wanted, before, lambda: b.atomic("exchange", view, index, _bits(b, element)))
+
+
+def replace_pair(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:
+    """Replace an element of 64 bits as `replace_word` does, on devices without 64-bit atomics: by atomics on its two words."""
+    words = BufferRef(ref.name, ref.slot, u32)
+    low = b.emit(ops.shl, b.cast(index, i64), b.const(1, i64))
+    high = b.emit(ops.or_, low, b.const(1, i64))
+    first, second = [b.cast(b.atomic("or", words, at, b.const(0, u32)), u64) for at in (low, high)]
+    before = b.emit(ops.or_, first, b.emit(ops.shl, second, b.const(32, u64)))
+    element, wanted = new(_unbits(b, before, ref.dtype))
+
+    def write() -> Op:
+        bits = _bits(b, element)
+        one = b.atomic("exchange", words, low, b.cast(bits, u32))
+        other = b.atomic("exchange", words, high, b.cast(b.emit(ops.shr, bits, b.const(32, u64)), u32))
+        return b.cast(b.emit(ops.or_, one, other), u64)
+
+    return before, _if_wanted(b, wanted, before, write)
+
+
+def _if_wanted(b: Builder, wanted: Op | None, otherwise: Op, write: Callable[[], Op]) -> Op:
+    """Emit ``write`` under the condition ``wanted``, if there is one, and return its result, else ``otherwise``."""
     if wanted is None:
-        return before, b.atomic("exchange", view, index, _bits(b, element))
+        return write()
     b.begin()
-    written = b.end([b.atomic("exchange", view, index, _bits(b, element))])
+    written = b.end([write()])
     b.begin()
-    (last,) = b.if_(wanted, written, b.end([before]))
-    return before, last
+    (last,) = b.if_(wanted, written, b.end([otherwise]))
+    return last
 
 
 def replace_subword(b: Builder, ref: BufferRef, index: Op, new: Callable[[Op], tuple[Op, Op | None]]) -> tuple[Op, Op]:

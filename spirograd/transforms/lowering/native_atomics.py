@@ -1,5 +1,5 @@
-"""Strategies for atomics on devices without compare-and-swap. The choice is the same on kernel IR and on device IR, so that the argument
-block, the checks of loops and the lowering agree."""
+"""Strategies for atomics on devices without compare-and-swap, or without 64-bit atomics. The choice is the same on kernel IR and on device
+IR, so that the argument block, the checks of loops and the lowering agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Strategy(Enum):
     # its value, so everything that the task does to that memory must be of this kind.
     EXCHANGE = "exchange"
     # Under a lock of the lock table: atomics whose result is used, compare-and-swap, elements of 8 and 16 bits, and memory that several
-    # kinds of atomics update, or that is also read or written.
+    # kinds of atomics update, or that is also read or written. Also all 64-bit elements where `Capabilities.locks_int64`: plain accesses
+    # at the same time may see one new word and one old word.
     LOCK = "lock"
     REFUSE = "refuse"  # 64-bit elements on a device without 64-bit atomics; elements of 8 and 16 bits of shared arrays
 
@@ -41,7 +42,7 @@ def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
     if t.is_int:
         return t.bits == 32 or (caps.atomic_int64 if t.bits == 64 else caps.atomic_narrow)
     if t.bits == 16:
-        return kind == "add" and caps.atomic_f16_add
+        return kind == "add" and caps.atomic_f16_add and caps.float16
     if t.bits == 32:
         return caps.atomic_f32_add if kind == "add" else caps.atomic_f32_minmax
     return t.bits == 64 and (caps.atomic_f64_add if kind == "add" else caps.atomic_f64_minmax)
@@ -70,12 +71,14 @@ def _exactly(ref: Ref) -> Place:
 
 
 def strategies_of(task: Op | Region, caps: Capabilities) -> dict[Op, Strategy]:
-    """Return the strategy of each atomic in ``task``; none if the device has compare-and-swap."""
+    """Return the strategy of each atomic in ``task``. On devices with compare-and-swap, only atomics under locks have one."""
     strategies: dict[Op, Strategy] = {}
-    if caps.atomic_cas:
+    if caps.atomic_cas and not caps.locks_int64:
         return strategies
     regions = (task,) if isinstance(task, Region) else task.regions
     everything = [op for region in regions for op in region.walk()]
+    if caps.atomic_cas:
+        return {op: Strategy.LOCK for op in everything for effect, ref in accesses_of(op) if effect == "atomic" and _is_long(ref)}
     used = {a for op in everything for a in op.args}
     groups: dict[Place, list[Op]] = {}
     plain: set[Place] = set()
@@ -94,6 +97,10 @@ def strategies_of(task: Op | Region, caps: Capabilities) -> dict[Op, Strategy]:
     return strategies
 
 
+def _is_long(ref: Ref) -> bool:
+    return not isinstance(ref, SharedRef) and storage(ref.dtype).bits == 64
+
+
 def _ref(op: Op) -> Ref:
     ref = ref_of(op)
     assert ref is not None
@@ -108,7 +115,7 @@ def _by_itself(op: Op, used: bool, caps: Capabilities) -> Strategy:
     if kind != "cas" and (is_native(kind, t, caps) or (kind == "exchange" and words)):
         return Strategy.NATIVE
     if t.bits == 64 and not words:
-        return Strategy.REFUSE
+        return Strategy.LOCK if caps.locks_int64 else Strategy.REFUSE
     return Strategy.LOCK if kind == "cas" or used or not words else Strategy.EXCHANGE
 
 

@@ -45,7 +45,7 @@ def test_page_in_a_browser(tmp_path):
 def test_failures_have_a_status(tmp_path):
     needs.need("swiftshader")
     done = survey(tmp_path, "--devices", "swiftshader", "--fail-on", "errors")
-    assert done.returncode == 1 and "1 task failed because of --fail-on errors" in done.stderr
+    assert done.returncode == 1 and "1 task failed because of --fail-on errors:\n  double, on swiftshader: refused: " in done.stderr
     assert "has no 64-bit floats" in done.stdout
     assert survey(tmp_path, "--devices", "swiftshader", "--fail-on", "spills").returncode == 0
 
@@ -57,6 +57,25 @@ def test_missing_devices_have_a_status_if_they_were_named(tmp_path):
         pytest.skip("this machine has Turnip and its null device")
     assert done.returncode == 1 and "Devices of --devices are missing here: turnip-a750" in done.stderr
     assert "apt install mesa-" in done.stdout
+
+
+def test_a_program_of_the_family(tmp_path):
+    program = """
+import taichi as ti
+ti.init(arch=ti.gpu)
+x = ti.field(ti.f32, 8)
+@ti.kernel
+def double():
+    for i in x:
+        x[i] *= 2
+double()
+"""
+    for command in (("survey", "--devices", "llvm-gfx942"), ("dump", "--to", "dumps"), ("profile", "--arch", "cpu")):
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        line = [sys.executable, "-m", "spirograd", command[0], "--compat", "taichi", *command[1:], str(path)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)
+        assert done.returncode == 0 and "double" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ print(square.ir(), square.explain(), list(square.stages()))
 REFUSED = {
     "Python runs `computed` while compiling": "sg.static(computed())",
     "it reads a Sized, which may behave in any way": "sized.n",
-    "Python runs `int.bit_length` while compiling": "FACTOR.bit_length()",
+    "Python runs `counted` while compiling": "2 + sg.static(counted(1))",
     "it compares objects whose class says how": "3 if sg.static(compared == 3) else 4",
 }
 
@@ -208,8 +208,14 @@ import spirograd as sg
 sg.init(arch=sg.cpu)
 x, FACTOR = sg.field(sg.f32, 4), 4
 
+log = []
+
 def computed():
-    return 3
+    return 3 + len(log)
+
+def counted(step, counts=[0]):
+    counts[0] += step
+    return counts[0]
 
 class Sized:
     n = 3
@@ -233,6 +239,74 @@ print(fill.explain())
 """
     for _ in range(2):
         assert f"Each process traces the kernel, even if the offline cache has it: {reason}." in run(tmp_path, program)
+
+
+def test_calls_of_functions_without_effects_are_repeated(tmp_path: Path) -> None:
+    """Results are compared, not the source of the functions."""
+    needs.need("cpu")
+    program = """
+import math
+import spirograd as sg
+from spirograd.lang.frontend import kernel_tracing
+trace = kernel_tracing._trace
+kernel_tracing._trace = lambda source, *args: (print("traced"), trace(source, *args))[1]
+sg.init(arch=sg.cpu)
+x, FIRST, SCALE = sg.field(sg.f32, 4), 2, 1.5
+
+def half(v):
+    return v // 2
+
+def sizes(first, last=9, *, step=2):
+    found = []
+    while first < last:
+        found.append(first)
+        first *= step
+    return (*found, half(last) + math.floor(SCALE), *[k + step for k in range(FIRST)])
+
+@sg.kernel
+def fill():
+    for i in x:
+        for size in sg.static(sizes(FIRST, step=FIRST.bit_length())):
+            x[i] += size
+        x[i] += sg.static(len(sizes(FIRST, step=FIRST.bit_length())))
+
+fill()
+print(x[3])
+"""
+    assert run(tmp_path, program) == "traced\n30.0"
+    assert run(tmp_path, program) == "30.0"
+    for old, new, value in (
+        ("SCALE = sg.field(sg.f32, 4), 2, 1.5", "SCALE = sg.field(sg.f32, 4), 2, 2.5", 31.0),
+        ("v // 2", "v // 3", 29.0),
+    ):
+        assert run(tmp_path, program.replace(old, new)) == f"traced\n{value}"
+    assert run(tmp_path, program.replace("found = []", "found = list()")) == "30.0"
+
+
+def test_tiles(tmp_path: Path) -> None:
+    """Types of tiles are known by their size."""
+    needs.need("cpu")
+    program = """
+import spirograd as sg
+from spirograd.lang.frontend import kernel_tracing
+trace = kernel_tracing._trace
+kernel_tracing._trace = lambda source, *args: (print("traced"), trace(source, *args))[1]
+sg.init(arch=sg.cpu)
+x, TILE = sg.field(sg.f32, (16, 16)), sg.simt.Tile16x16
+
+@sg.kernel
+def fill():
+    sg.loop_config(block_dim=16)
+    for i in range(16):
+        tile = TILE.eye(sg.f32)
+        tile.add_product_(TILE.eye(), TILE.eye())
+        x[0:16, 0:16] = tile
+
+fill()
+print(x[3, 3], x[3, 4])
+"""
+    assert run(tmp_path, program).splitlines()[-2:] == ["traced", "2.0 0.0"]
+    assert run(tmp_path, program) == "2.0 0.0"
 
 
 def test_damaged_entries_count_as_missing(tmp_path: Path) -> None:

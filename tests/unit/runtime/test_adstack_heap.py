@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from unit.runtime.fake_device import FakeDevice
 
 from spirograd.base.artifact import AdstackInfo, ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32
-from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, AdstacksTooLarge
 
 TAPES = (
     AdstackInfo("a", f32, 2, 0, "one"),
@@ -23,7 +24,8 @@ COUNTS = [(100, 7), (0, 300), (63, None)]
 
 
 def heap(target, threads, loop_limit, budget=None):
-    device = SimpleNamespace(caps=Capabilities(target, loop_limit=loop_limit))
+    device = FakeDevice()
+    device.caps = Capabilities(target, loop_limit=loop_limit)
     if threads:
         device.threads = threads
     memory = SimpleNamespace(allocate=lambda nbytes, zeroed: SimpleNamespace(address=4096, nbytes=nbytes))
@@ -109,3 +111,16 @@ def test_fewer_slots_before_a_launch_is_refused():
     assert plan.nbytes <= most
     with pytest.raises(OutOfDeviceMemory, match=r"the adstacks of k need .* in each of 1 thread slot"):
         heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), AdstackSizes(CAPACITIES))
+
+
+def test_sizes_of_a_device_that_executes_nothing():
+    """They are whatever the memory held. The error says so, and not that the adstacks are too large."""
+    owner = heap("vulkan", 0, 0)
+    owner.reserve(kernel_of("vulkan"), (100, 100), AdstackSizes(CAPACITIES))
+    huge = AdstackSizes((2**31, 2**31))
+    with pytest.raises(AdstacksTooLarge, match=r"need [0-9,]+ bytes or more"):
+        owner.reserve(kernel_of("vulkan"), (100, 100), huge)
+    owner.device.fill = lambda *_: None
+    with pytest.raises(SpirogradRuntimeError, match=r"fake did not execute what was submitted: its driver .* has a null device") as raised:
+        owner.reserve(kernel_of("vulkan"), (100, 100), huge)
+    assert not isinstance(raised.value, OutOfDeviceMemory)

@@ -342,7 +342,7 @@ def test_machine_code(gpu, compiled):
     executable = gpu.load(kernel)
     usage = executable.usage[0]
     assert (usage.registers, usage.local_bytes, usage.shared_bytes, usage.resident) == (24, 8, 128, 32)
-    assert gpu.usage(kernel) == (
+    assert gpu.code_stages(kernel)["kernel.usage"] == (
         "t0: 24 registers and 8 bytes of local memory (spilled registers, local arrays) a thread; 128 bytes of shared memory a group; "
         "32 groups a multiprocessor\n"
     )

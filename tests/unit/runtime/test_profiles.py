@@ -139,3 +139,20 @@ def test_the_page_has_the_table() -> None:
             cells = [f"`{name}`", profile.title, f"`sg.{caps.target_name}`", *["yes" if flag else "no" for flag in flags], *sizes]
             rows.append(f"| {' | '.join(cells)} |")
     assert [line for line in page.splitlines() if line.startswith("| `")] == rows
+
+
+def test_algorithms_fit_small_groups() -> None:
+    """Scans had groups of 256 threads, which neither Vulkan nor Android promises."""
+    import needs
+
+    needs.need("vulkan")
+    sg.init(arch="vulkan", profile="android")
+    values = np.random.default_rng(3).integers(-9, 9, 5000).astype(np.int32)
+    x, places = sg.ndarray(sg.i32, len(values)), sg.ndarray(sg.i32, len(values))
+    x.from_numpy(values)
+    sg.algorithms.argsort(x, places)
+    np.testing.assert_array_equal(places.to_numpy(), np.argsort(values, kind="stable"))
+    total = sg.field(sg.i32, len(values))
+    total.from_numpy(values)
+    sg.algorithms.PrefixSumExecutor(len(values)).run(total)
+    np.testing.assert_array_equal(total.to_numpy(), np.cumsum(values))

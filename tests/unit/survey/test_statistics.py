@@ -21,6 +21,7 @@ TOLD = {
         Usage(5, 0, 160, "16 waves/core"),
     ),
     "Honeykrisp": ({"Instructions": 100, "GPRs": 19, "Threads": 1024, "Spills": 0}, Usage(19, 0, 100, "1024 threads/core")),
+    "NVIDIA": ({"Register Count": 16, "Binary Size": 768, "Stack Size": 0, "Local Memory Size": 68719476736}, Usage(16)),
     "none": ({}, Usage()),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from unit.survey.programs import PROGRAM, sources
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import fields, replace
 from spirograd.commands.table import table
-from spirograd.survey import loading, tables, vulkan
+from spirograd.survey import loading, machine_code, tables, vulkan
 from spirograd.survey.devices import all_devices, chosen_devices
 from spirograd.survey.machine_code import AmdDevice
 from spirograd.survey.results import COMPILES, CRASHED, FAILED, REFUSED
@@ -60,10 +62,43 @@ def test_crashes_and_hangs(crashing, tmp_path):
     assert [result.kernel for result in found.failures(["errors"])] == ["crash", "hang", "refuse"]
     assert [result.kernel for result in found.failures(["spills"])] == ["first", "second", "last"]
     assert found.failures([]) == []
+    lines = [tables.failure(result) for result in found.failures(["errors", "spills"])]
+    assert lines[0] == "  first, first_0, on crashing: 1 spill (program.py:7)"
+    assert lines[-2] == "  refuse, refuse_0, on crashing: failed: Vulkan: cannot compile (program.py:7)"
     text = " ".join(tables.text(found, table).split())
     assert "crashing crashed - - - - - the driver's compiler ended by SIGSEGV" in text
     assert "crashing yes 7 1 3 - 250.0" in text
     assert text.endswith("6 kernels on 1 device; of their tasks, 3 compile, 1 fail, 2 crash the compiler, 3 with spills")
+
+
+def test_a_defect_fails_one_kernel(tmp_path, monkeypatch):
+    """Whether it is in the compiler, in differentiating for the device, or in reading what a program says."""
+    found = sources(tmp_path)
+
+    def broken(*_):
+        raise ValueError("no such register")
+
+    monkeypatch.setattr(machine_code, "_function", broken)
+    device = AmdDevice("llvm-gfx1100", "", "gfx1100")
+    results = survey([device], found).results
+    assert {(result.build.outcome, result.build.reason) for result in results} == {(FAILED, "ValueError: no such register")}
+    monkeypatch.undo()
+    results = survey([device], [replace(found[0], kernels=broken), *found[1:]]).results
+    assert [result.build.outcome == FAILED for result in results] == [True] + [False] * (len(results) - 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere LLVM runs in this process")
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [(lambda *_: os.kill(os.getpid(), signal.SIGKILL), "LLVM ended by SIGKILL"), (lambda *_: os._exit(1), "LLVM ended with status 1")],
+)
+def test_a_fatal_error_of_llvm_ends_a_copy_of_the_process(end, reason, tmp_path, monkeypatch):
+    found = sources(tmp_path)
+    whole = machine_code.amd_builds
+    monkeypatch.setattr(machine_code, "amd_builds", lambda kernel, seconds: end() if kernel.name == "run" else whole(kernel, seconds))
+    results = survey([AmdDevice("llvm-gfx1100", "", "gfx1100")], found).results
+    assert [(result.kernel, result.build.reason) for result in results if result.build.outcome == CRASHED] == [("run", reason)]
+    assert {result.kernel for result in results if result.build.outcome == COMPILES} == {"run_grad_sizes", "run_grad", "double"}
 
 
 def test_a_driver_that_does_not_start_is_missing(monkeypatch, tmp_path):

@@ -24,7 +24,7 @@ from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
-from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.lowering.widen_narrow_types import widen_narrow_types
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
@@ -112,7 +112,7 @@ def test_the_way_to_device_ir(caps: Capabilities) -> None:
         lowered = lower_atomics(legalize(diagnostics(layout(tasks, ctx), ctx), ctx), ctx)
         verify(lowered, "device")
         compare(lowered, seed, f"seed {seed}, lowered", source=tasks, block=block, sites=sites)
-        widened = widen_integers(lowered, ctx)
+        widened = widen_narrow_types(lowered, ctx)
         verify(widened, "device")
         compare(widened, seed, f"seed {seed}, widened", source=tasks, block=block, sites=sites)
         final = check_capabilities(simplify(widened, ctx), ctx)

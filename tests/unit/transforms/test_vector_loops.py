@@ -87,6 +87,40 @@ def triangle(b: Builder, floats: BufferRef, ints: BufferRef, i: Op) -> None:
     b.store(floats, i, b.emit(ops.select, seen, y, b.emit(ops.neg, y)))
 
 
+def together(b: Builder, floats: BufferRef, ints: BufferRef, i: Op) -> None:
+    """A `while` that each lane leaves in an iteration of its own, with a counter that is used in it only, and one that is used after it."""
+    counter, count, y = b.begin(i32, i32, f32)
+    small = b.emit(ops.lt, y, b.const(4.0, f32))
+    condition = b.end([b.emit(ops.and_, b.emit(ops.lt, counter, b.const(12)), small)])
+    counter, count, y = b.begin(i32, i32, f32)
+    one = b.const(1)
+    element = b.load(floats, counter)
+    odd = b.emit(ops.eq, b.emit(ops.and_, counter, one), one)
+    b.begin()
+    b.store(ints, b.emit(ops.add, i, b.const(500)), counter)
+    then = b.end([b.emit(ops.add, element, b.const(0.25, f32))])
+    b.begin()
+    (more,) = b.if_(odd, then, b.end([element]))
+    body = b.end([b.emit(ops.add, counter, one), b.emit(ops.add, count, one), b.emit(ops.add, y, more)])
+    _, count, y = b.while_([b.const(0), b.const(0), b.load(floats, b.emit(ops.add, i, b.const(100)))], condition, body)
+    b.store(floats, b.emit(ops.add, i, b.const(200)), b.emit(ops.add, y, b.cast(count, f32)))
+
+
+def unrolled(b: Builder, floats: BufferRef, ints: BufferRef, i: Op) -> None:
+    """A loop of few iterations, which LLVM unrolls, around much arithmetic in a branch with a load."""
+    k, y = b.begin(i32, f32)
+    large = b.emit(ops.gt, y, b.const(0.5, f32))
+    b.begin()
+    x = b.load(floats, b.emit(ops.add, k, b.const(700)))
+    for _ in range(60):
+        x = b.emit(ops.add, b.emit(ops.mul, x, y), b.const(0.25, f32))
+    then = b.end([x])
+    b.begin()
+    (x,) = b.if_(large, then, b.end([y]))
+    step = b.end([b.emit(ops.mul, x, b.const(0.5, f32))])
+    b.store(floats, i, b.for_(b.const(0), b.const(4), [b.load(floats, i)], step)[0])
+
+
 def saved(b: Builder, floats: BufferRef, ints: BufferRef, i: Op) -> None:
     """What a loop saves in an adstack is read in reverse; a branch saves something else for some."""
     first = b.emit(ops.mul, b.emit(ops.thread_slot, type=i32), b.const(24))
@@ -115,6 +149,8 @@ BODIES: dict[str, tuple[Body, bool]] = {  # and whether CPUs without masks vecto
     "library": (library, True),
     "halving": (halving, False),
     "triangle": (triangle, False),
+    "together": (together, False),
+    "unrolled": (unrolled, False),
     "saved": (saved, False),
 }
 
@@ -186,6 +222,16 @@ def test_vectors_as_machine_code(name: str, features: str) -> None:
         p.run(device, *arrays, n, saves())
         for ours, theirs in zip(arrays, interpreted(p, kernel, n)):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_counters_of_lanes_that_are_together_stay_scalar() -> None:
+    """An element that depends on the counter alone is loaded once for all lanes."""
+    _, kernel = program("together")
+    vectors = planned(kernel, replace(host_caps(), cpu_features=FEATURES["AVX-512"]), CompileOptions())
+    (loop,) = [op for op in vectors.walk() if op.code is ops.while_]
+    counter = loop.regions[1].params[1]
+    loads = [op for op in loop.regions[1].walk() if op.code is ops.load]
+    assert counter.type is i32 and [op.args[0] for op in loads] == [counter] and loads[0].type is f32
 
 
 def test_functions_of_libraries_run_lane_by_lane() -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from spirograd.base import validity
-from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
+from spirograd.base.artifact import GPU_STACK, CompiledKernel, Stage, TaskInfo
 from spirograd.base.device import ARRIVAL_LIMIT, Arrival, Buffer, CodeCache, Loop, NativeEntry, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
@@ -20,7 +20,7 @@ from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import check_range
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
-from spirograd.runtime.devices.gpu import call, modules
+from spirograd.runtime.devices.gpu import call, disassembly, modules
 from spirograd.runtime.devices.gpu.allocator import DeviceRange, Foreign, Pool
 from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
@@ -310,9 +310,11 @@ class GpuDevice(StreamedDevice):
             most = min(most, _LONG_GROUPS * self._processors)
         return each, most, max(min(most, self._processors * usage.resident), 1)
 
-    def usage(self, kernel: CompiledKernel) -> str:
-        """See `Assembler.usage`."""
-        return "".join(f"{task.name}: {used}\n" for task, used in zip(kernel.tasks, self.load(kernel).usage))
+    def code_stages(self, kernel: CompiledKernel) -> dict[str, Stage]:
+        """See `ShowsMachineCode`. Machine code of CUDA is shown if nvdisasm is on the path; the assembly of AMD's GPUs is LLVM's."""
+        kernel = self.assemble(kernel)
+        usage = "".join(f"{task.name}: {used}\n" for task, used in zip(kernel.tasks, self.load(kernel).usage))
+        return {"kernel.usage": usage, **disassembly.stages(kernel)}
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`."""

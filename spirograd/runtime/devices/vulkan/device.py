@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
-from spirograd.base.artifact import CompiledKernel
+from spirograd.base.artifact import CompiledKernel, Stage
 from spirograd.base.device import Buffer, CodeCache, NativeEntry, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.loc import Loc
@@ -25,6 +25,7 @@ from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
+from spirograd.runtime.devices.vulkan import inspection
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi, number
 from spirograd.runtime.devices.vulkan.call_words import BATCH
@@ -157,6 +158,10 @@ class VulkanDevice(StreamedDevice):
         weakref.finalize(executable, self._deletions.extend, pipelines).atexit = False
         self._check()
         return executable
+
+    def code_stages(self, kernel: CompiledKernel) -> dict[str, Stage]:
+        """See `ShowsMachineCode`. Compiles the kernel once more, on a logical device of its own."""
+        return inspection.code_stages(self._features, kernel)
 
     def keep_code(self, cache: CodeCache | None) -> None:
         """Keep code, see `KeepsCode`. Prepares the handler of memory faults, if the driver runs on the CPU."""

@@ -7,7 +7,7 @@ from typing import Union
 
 import vulkan as vk
 
-from spirograd.base.artifact import CompiledKernel
+from spirograd.base.artifact import CompiledKernel, Stage
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.vulkan.api import NULL, check, device_extensions, device_functions, ffi, lib, struct, text
@@ -120,12 +120,11 @@ def _value(statistic: ffi.CData) -> Statistic:
     return int(value.u64) if statistic.format == _UNSIGNED else float(value.f64)
 
 
-def stages(features: Features, kernel: CompiledKernel) -> dict[str, str]:
-    """Return the stages of a kernel that its driver makes: for each task ``<task>.s``, the machine code, and the driver's other listings;
-    and ``kernel.usage``, a line of statistics for each task. Empty if the driver tells nothing."""
+def code_stages(features: Features, kernel: CompiledKernel) -> dict[str, Stage]:
+    """See `ShowsMachineCode`. Empty if the driver tells nothing."""
     if not tells_code(features.physical):
         return {}
-    result: dict[str, str] = {}
+    result: dict[str, Stage] = {}
     usage: list[str] = []
     inspector = Inspector(features)
     try:

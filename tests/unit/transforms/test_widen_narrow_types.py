@@ -1,4 +1,4 @@
-"""`widen_integers`: what it leaves, and the bits of 16-bit floats without 16-bit integers."""
+"""`widen_narrow_types`: what it leaves, and the bits of 16-bit floats without 16-bit integers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.lowering.packed_subwords import f32_from_half_bits, half_bits_from_f32
-from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.lowering.widen_narrow_types import widen_narrow_types
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.offload import offload
 
@@ -94,10 +94,11 @@ def test_half_bits_from_f32() -> None:
     assert np.isnan(words[-2:].astype(np.uint16).view(np.float16)).all()
 
 
+@pytest.mark.parametrize("floats", (True, False))
 @pytest.mark.parametrize("step", (13, pytest.param(1, marks=pytest.mark.long)))
 @pytest.mark.parametrize("t", (u16, i16), ids=str)
-def test_bitcasts_and_memory_of_half_floats(t: DType, step: int) -> None:
-    """Load a half, reinterpret it there and back, store it: the same bits, with nothing of 16 bits but the float left."""
+def test_bitcasts_and_memory_of_half_floats(t: DType, step: int, floats: bool) -> None:
+    """Load a half, reinterpret it there and back, store it: the same bits, with no other 16-bit type left."""
     halves = HALVES[::step].astype(np.uint16)
     n = len(halves)
     ref, out = BufferRef("x", TEMPS, f16), BufferRef("y", TEMPS, t)
@@ -108,8 +109,9 @@ def test_bitcasts_and_memory_of_half_floats(t: DType, step: int) -> None:
         b.store(out, b.emit(ops.add, i, b.const(n)), bits)
         b.store(ref, i, b.emit(ops.bitcast, bits, type=f16))
 
-    kernel = widen_integers(loop_kernel(n, body), context(POOR))
-    assert_wide(kernel, POOR)
+    caps = replace(POOR, float16=floats)
+    kernel = widen_narrow_types(loop_kernel(n, body), context(caps))
+    assert_wide(kernel, caps)
     memory = np.concatenate([halves, halves * 0])
     run_device_ir(kernel, memory)
     same_halves(memory[:n], halves)
@@ -124,7 +126,7 @@ def scalars(t: Type) -> list[DType]:
 
 def assert_wide(kernel: Kernel, caps: Capabilities) -> None:
     """Nothing is left that ``caps`` lacks."""
-    gone = {t for t in (i8, u8, i16, u16) if not (caps.int8 if t.bits == 8 else caps.int16)}
+    gone = {t for t in (i8, u8, i16, u16) if not (caps.int8 if t.bits == 8 else caps.int16)} | ({f16} if not caps.float16 else set())
     for op in kernel.walk():
         types = [*scalars(op.type), *[s for r in op.regions for p in r.params for s in scalars(p.type)]]
         if op.code is ops.task:
@@ -134,22 +136,23 @@ def assert_wide(kernel: Kernel, caps: Capabilities) -> None:
         assert ref is None or caps.stores(ref.dtype), op
 
 
+@pytest.mark.parametrize("halves", (True, False))
 @pytest.mark.parametrize("flags", ((), ("int8",), ("int16", "storage16"), ("int8", "int16"), ("storage8", "storage16")), ids=str)
-def test_nothing_is_left_that_the_device_lacks(flags: tuple[str, ...]) -> None:
-    caps = replace(POOR, **dict.fromkeys(flags, True))
+def test_nothing_is_left_that_the_device_lacks(flags: tuple[str, ...], halves: bool) -> None:
+    caps = replace(POOR, float16=halves, **dict.fromkeys(flags, True))
     ctx = context(caps)
     for seed in range(30):
         tasks = offload(random_kernel(seed), ctx)
         ctx = replace(ctx, block=arg_block(tasks, ctx))
         kernel = lower_atomics(legalize(lower_tasks(diagnostics(layout(tasks, ctx), ctx), ctx), ctx), ctx)
-        assert_wide(widen_integers(kernel, ctx), caps)
+        assert_wide(widen_narrow_types(kernel, ctx), caps)
 
 
 def test_a_device_with_everything_keeps_the_kernel() -> None:
     ctx = context(replace(POOR, int8=True, int16=True, storage8=True, storage16=True))
     kernel = loop_kernel(1, lambda b, i: b.cast(i, i8))
-    assert widen_integers(kernel, ctx) is kernel
-    assert widen_integers(kernel, context(POOR)) is not kernel
+    assert widen_narrow_types(kernel, ctx) is kernel
+    assert widen_narrow_types(kernel, context(POOR)) is not kernel
 
 
 REDUCED = [(kind, t) for t in (i8, u8, i16, u16) for kind in ("add", "mul", "min", "max", "and", "or", "xor")]
@@ -172,7 +175,7 @@ def test_accumulators(kind: str, t: DType, n: int) -> None:
     attr = TaskAttr("range_for", "t", reductions=(Reduction(kind, t),))
     task = Op(ops.task, VOID, (), attr, (bounds, body, finish))
     ctx = replace(context(POOR), options=CompileOptions(group_size=1))
-    kernel = widen_integers(lower_tasks(Kernel("k", (), Region((), (task, Op(ops.yield_, VOID)))), ctx), ctx)
+    kernel = widen_narrow_types(lower_tasks(Kernel("k", (), Region((), (task, Op(ops.yield_, VOID)))), ctx), ctx)
     assert_wide(kernel, POOR)
     want = t.np.type(ops.identity(kind, t))
     memory = np.concatenate([values, np.full(8, want)])

@@ -1,0 +1,1 @@
+"""Runs the corpus and random programs under drivers of devices that the machine does not have."""

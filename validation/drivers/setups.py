@@ -1,0 +1,50 @@
+"""The table of setups: a driver, the system that it comes from, and the back ends that use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spirograd.survey.drivers import DRIVERS, Driver
+from validation import dxc
+from validation.drivers.systems import AARCH64, HOST, SID, TRIXIE, System
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A driver in a system.
+
+    ``driver`` None: the processor itself, or, without ``archs``, Microsoft's compiler for DirectX 12. ``archs``: the back ends that
+    execute, empty for a driver that only compiles. ``patience``: the seconds that one program may take. ``batch``: how many cases one
+    process runs; an emulator keeps the code of all.
+    """
+
+    label: str
+    system: System
+    driver: Driver | None
+    archs: tuple[str, ...] = ()
+    patience: float = 120.0
+    batch: int = 1000
+
+    @property
+    def name(self) -> str:
+        """The name that selects the setup: driver@system."""
+        return f"{self.label}@{self.system.name}"
+
+    def why_not(self) -> str:
+        """Return why the setup cannot be used now, "" if it can."""
+        if self.driver is None and not self.archs and dxc.library() is None:
+            return "there is no compiler for DirectX 12: pip install compushady-lrtu"
+        return self.system.why_not(self.driver)
+
+
+_GPU = ("vulkan", "wgpu")
+_COMPILING = [driver for driver in DRIVERS.values() if not driver.executes]
+_TABLE = (
+    Setup("swiftshader", HOST, DRIVERS["swiftshader"], _GPU),
+    *[Setup("lavapipe", system, DRIVERS["lavapipe"], _GPU) for system in (HOST, TRIXIE, SID)],
+    Setup("cpu-aarch64", AARCH64, None, ("cpu",), patience=900.0, batch=40),
+    *[Setup(driver.name, SID, driver) for driver in _COMPILING],
+    Setup("radv-gfx1030", HOST, DRIVERS["radv-gfx1030"]),
+    Setup("dxc", HOST, None),
+)
+SETUPS = {setup.name: setup for setup in _TABLE}
