@@ -71,8 +71,8 @@ class LaneControl:
         return [condition]
 
     def _restricted(self, mask: Op | None, *conditions: Op) -> Op | None:
-        """Return the lanes of a mask (None: all lanes) in which the conditions hold. They restrict it one after the other, because vectors of
-        u1 would be packed into bytes."""
+        """Return the lanes of a mask (None: all lanes) in which the conditions hold. They restrict it one after the other, because vectors
+        of u1 would be packed into bytes."""
         v = self.v
         for condition in conditions:
             wide = v.wide(v.vector(condition))
