@@ -97,7 +97,6 @@ CLIENTS = (
     Client("electromagnetic waves, 1-D", "uFDTD-Taichi", "ufdtd_taichi/ch03/1d_additive.py"),
     Client("cloth in the wind", "tiCloth", "Source/Main_01.py"),
     Client("multigrid-preconditioned conjugate gradients", "MGPCG_Taichi", "mgpcg_2D.py"),
-    Client("shader of a flame", "awesome-shaders-in-taichi", "flame.py"),
     Client("position based cloth, 2-D", "PBD_Cloth_Taichi", "PBD_ClothFall_2D.py"),
 )
 
