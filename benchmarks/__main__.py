@@ -4,6 +4,7 @@
     python -m benchmarks --peer quadrants --peer-python PATH        # beside quadrants, which that Python has
     python -m benchmarks --peer quadrants nbody launches            # some; SG_PEER_PYTHON names the Python
     python -m benchmarks --arch cuda --against vulkan gradients     # two back ends
+    python -m benchmarks --peer numba --peer-python PATH nbody histogram fusion   # beside numba
 
 Each column is a process of its own, and each measurement of one is followed by one of the other, so that whatever else the machine does
 meets both. A time is the best of all rounds, waits included; medians are in results.json. Goals and limits are of the CPU:
@@ -36,7 +37,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="programs to run, and `starting`, the import and first kernels; by default all")
     parser.add_argument("--arch", default="cpu", help="back end (cpu, vulkan, wgpu ...)")
     parser.add_argument("--against", metavar="ARCH", help="another back end of spirograd to compare with")
-    parser.add_argument("--peer", metavar="MODULE", help="a package with the same language, such as quadrants or taichi")
+    parser.add_argument("--peer", metavar="MODULE", help="a package with the same language, such as quadrants or taichi, or numba")
     parser.add_argument(
         "--peer-python", metavar="PATH", default=os.environ.get("SG_PEER_PYTHON"), help="the Python that has the peer (or SG_PEER_PYTHON)"
     )

@@ -57,6 +57,10 @@ class Column:
         if self.process.ended:
             self.process.close()
             self.process = Process(self.name, self._command, log=self._log)
+        own = FOLDER / f"programs_{self.module}"
+        path = own / path.name if own.exists() else path
+        if not path.exists():
+            raise Failed(f"there is no translation of {path.name} for {self.module}")
         return self.ask(load=path.stem, source=path.read_text())
 
     def peak_memory(self) -> float | None:
@@ -108,7 +112,7 @@ def _load(columns: list[Column], path: Path) -> tuple[dict[str, list[Times]], di
                 found[k].error = str(error)
             continue
         for case, error in about["cases"].items():
-            times.setdefault(case, [Times(error="the program failed") for _ in columns])[k] = Times(error=error or "")
+            times.setdefault(case, [Times(error="the program failed, or has no such case") for _ in columns])[k] = Times(error=error or "")
     return times, about
 
 

@@ -58,6 +58,7 @@ KINDS: dict[str, _Lines] = {
     "exp": _static("a = sg.exp(a * 0.1) - b"),
     "sums": _static("c += sg.sin(a + k)"),
     "static": _static("a = a * b + k"),
+    "updates": _static("z[k] += a * k"),
     "assign": _repeated("a = a * 1.5 + b", "b = sg.sqrt(a * a + {small}.0)"),
     "if": _repeated("if a > b + {small}: a, b = a - b * 0.5, a * b * 0.1 + sg.sqrt(a)"),
     "stores": _repeated("y[i + {small}] += a * b + {k}.0", "a = a * 0.5 + x[i + {small}]"),
@@ -71,6 +72,7 @@ KINDS: dict[str, _Lines] = {
 _HEAD = """import {module} as sg
 
 x, y = (sg.field(sg.f32, 1024, needs_grad=True) for _ in range(2))
+z = sg.field(sg.f32, 1 << 14)
 trip_count = sg.field(sg.i32, shape=())
 trip_count[None] = 1
 

@@ -49,6 +49,7 @@ _PACKAGES = (
     "scipy",
     "mpi4py",
     "coverage",
+    "compushady",
 )
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.spirvgen.module import ModuleError
 from spirograd.spirvgen.validate import available, validate
+from validation import dxc
 from validation.code_objects import CodeObject
 
 SHIM = Path(__file__).with_name("metal_shim")
@@ -59,6 +61,7 @@ LIMITS = (
     Limit("GLSL", "unimplemented op 561", "this SPIRV-Cross does not know atomic minima and maxima of floats", "vulkan"),
     Limit("GLSL", "required extension not requested", "SPIRV-Cross does not ask for the extension of 64-bit atomics"),
     Limit("HLSL", "types other than 32-bit", "SPIRV-Cross writes ByteAddressBuffer, of words only (wgpu goes through naga)", "wgpu"),
+    Limit("HLSL", "Double to UInt64", "SPIRV-Cross writes no conversions between f64 and 64-bit integers", "wgpu"),
     Limit("HLSL", "Access chains have no default expression", "SPIRV-Cross: atomics of a ByteAddressBuffer behind chains", "wgpu"),
 )
 
@@ -225,10 +228,15 @@ def glsl(module: bytes, target: str) -> Verdict:
 
 
 def hlsl(module: bytes, target: str) -> Verdict:
-    """Translated to HLSL, which has no buffer addresses."""
+    """Translated to HLSL, which has no buffer addresses, and compiled to DXIL by Microsoft's compiler, if that is installed."""
     if target == "vulkan":
         return Verdict(NOT_APPLICABLE, "HLSL has no buffer addresses")
-    return _translate("HLSL", module, target, ["--hlsl", "--shader-model", "60"])[0]
+    verdict, text = _translate("HLSL", module, target, ["--hlsl", "--shader-model", "60"])
+    if verdict.status != OK or dxc.library() is None:
+        return verdict
+    status, _, said = _run([sys.executable, "-m", "validation.dxc"], text.encode())
+    errors = [line for line in said.splitlines() if "error:" in line]
+    return _failure("HLSL", target, f"DXC: {errors[0] if errors else said}") if status else Verdict(OK)
 
 
 def _of_spirv(check: Callable[[bytes, str], Verdict]) -> Callable[[bytes, str], Verdict]:

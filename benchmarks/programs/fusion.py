@@ -1,4 +1,4 @@
-"""Eight loops over 16 million numbers in one kernel, as they stand and written as one loop by hand."""
+"""Eight loops over 16 million numbers in one kernel, and over a million in ndarrays, as they stand and written as one loop by hand."""
 
 import numpy as np
 
@@ -40,4 +40,42 @@ def by_hand():
         x[i] = v
 
 
-CASES = {"eight loops 16M": (apart, 1), "the same as one loop 16M": (by_hand, 1)}
+@sg.kernel
+def arrays_apart(x: sg.types.ndarray(sg.f32, 1), y: sg.types.ndarray(sg.f32, 1)):
+    for i in range(x.shape[0]):
+        y[i] = x[i] * 1.01 + 0.1
+    for i in range(x.shape[0]):
+        x[i] = y[i] * 0.99 - 0.1
+    for i in range(x.shape[0]):
+        y[i] = x[i] * 1.01 + 0.1
+    for i in range(x.shape[0]):
+        x[i] = y[i] * 0.99 - 0.1
+    for i in range(x.shape[0]):
+        y[i] = x[i] * 1.01 + 0.1
+    for i in range(x.shape[0]):
+        x[i] = y[i] * 0.99 - 0.1
+    for i in range(x.shape[0]):
+        y[i] = x[i] * 1.01 + 0.1
+    for i in range(x.shape[0]):
+        x[i] = y[i] * 0.99 - 0.1
+
+
+@sg.kernel
+def arrays_by_hand(x: sg.types.ndarray(sg.f32, 1), y: sg.types.ndarray(sg.f32, 1)):
+    for i in range(x.shape[0]):
+        v, w = x[i], 0.0
+        for _ in sg.static(range(4)):
+            w = v * 1.01 + 0.1
+            v = w * 0.99 - 0.1
+        y[i] = w
+        x[i] = v
+
+
+a, b = sg.ndarray(sg.f32, (1 << 20,)), sg.ndarray(sg.f32, (1 << 20,))
+a.from_numpy(np.random.default_rng(0).random(1 << 20, np.float32))
+CASES = {
+    "eight loops 16M": (apart, 1),
+    "the same as one loop 16M": (by_hand, 1),
+    "eight loops 1M, ndarrays": (lambda: arrays_apart(a, b), 10),
+    "one loop 1M, ndarrays": (lambda: arrays_by_hand(a, b), 10),
+}

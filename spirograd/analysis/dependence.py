@@ -123,7 +123,10 @@ class Dependence:
         return not loop.are_determined_by(tuple([x for x, y in zip(a.indices, b.indices) if self.numbers(x) == self.numbers(y)]))
 
     def is_private(self, access: Access, writes: Iterable[Access], loop: Iterations) -> bool:
-        """Return whether a single iteration of ``loop`` changes the element of ``access``, given the writes of the loop."""
+        """Return whether a single iteration of ``loop`` changes the element of ``access``, given the writes of the loop. A write is
+        compared with itself first, which decides for all elements that each iteration changes."""
+        if access.writes and self.carried(access, access, loop):
+            return False
         return not any(self.carried(access, write, loop) for write in writes)
 
 

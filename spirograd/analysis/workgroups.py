@@ -14,10 +14,6 @@ from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef, ref_of
 
 # One H100, 1 GiB saxpy: 1,265 GB/s in groups of 64, 2,049 of 128, 2,730 of 256, 2,581 of 1,024 (a copy: 3,000).
 _DEFAULT = 256
-# Long bodies, in operations of kernel IR, take so many registers that a multiprocessor holds few invocations. It gives registers to whole
-# workgroups, until their last invocation has ended. Contacts of rigid bodies (5,900 operations) on sm_90: 8 warps in workgroups of 256; 12
-# in workgroups of 64, for which the assembler takes 168 registers in place of 197.
-_LONG_BODY, _FOR_LONG_BODIES = 1500, 64
 # Invocations of a workgroup whose subgroups run groups of their own.
 TOGETHER = 128
 # A multiprocessor of NVIDIA's GPUs holds 32 workgroups and 2,048 invocations, so smaller workgroups leave part of it empty.
@@ -47,16 +43,6 @@ def group_size(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     return max(1, min(task.attr.group_size or options.group_size or _DEFAULT, caps.max_group_size))
 
 
-def preferred_size(task: Op, caps: Capabilities) -> int:
-    """Return the size of workgroups that a range task (kernel IR) should have where the program gives none: 0, the default, or less for a
-    long body whose invocations have nothing in common."""
-    attr, body = task.attr, task.regions[1]
-    if caps.cpu_driver or attr.grouped or attr.reductions or attr.copies:
-        return 0
-    is_long = sum(op.code is not ops.const for op in body.walk()) >= _LONG_BODY
-    return min(_FOR_LONG_BODIES, caps.max_group_size) if is_long else 0
-
-
 def is_half_full(size: int, caps: Capabilities) -> bool:
     """Return whether workgroups of the ``size`` that a program gives a loop (0: it gives none) are too small to fill a GPU."""
     return 0 < size < _HALF_FULL and not caps.cpu_driver
@@ -71,13 +57,13 @@ def groups_together(task: Op, size: int, caps: Capabilities) -> int:
     return max(1, min(TOGETHER, caps.max_group_size) // size)
 
 
-def group_alternatives(task: Op, caps: Capabilities, preferred: int, few: int) -> tuple[str, ...]:
-    """Return the alternatives to workgroups of the size ``preferred`` (0: the default) for a range task: sizes that its iterations fill,
-    and ``few`` workgroups that stride, where there would be many times as many."""
+def group_alternatives(task: Op, caps: Capabilities, few: int) -> tuple[str, ...]:
+    """Return the alternatives to workgroups of the default size for a range task: sizes that its iterations fill, and ``few`` workgroups
+    that stride, where there would be many times as many."""
     begin, end = task.regions[0].results[:2]
     known = begin.code is ops.const and end.code is ops.const
     count = end.attr - begin.attr if known else math.inf
-    default = min(preferred or _DEFAULT, caps.max_group_size)
+    default = min(_DEFAULT, caps.max_group_size)
     names = [name for name, size in GROUP_SIZES.items() if size <= caps.max_group_size and size != default and size < count]
     strides = not caps.cpu_driver and not task.attr.reductions and count >= _MANY_TIMES * few * default
     return (*names, FEW_GROUPS) if strides else tuple(names)

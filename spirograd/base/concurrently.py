@@ -28,7 +28,7 @@ def map_concurrently(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
                 errors[number] = error
 
     count = min(len(items), os.cpu_count() or 1)
-    threads = [threading.Thread(target=run, name=f"spirograd-work-{number}") for number in range(1, count)]
+    threads = [threading.Thread(target=run, name=f"spirograd-piece-{number}") for number in range(1, count)]
     for thread in threads:
         thread.start()
     run()

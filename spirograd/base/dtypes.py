@@ -165,6 +165,9 @@ class _Void:
     def __repr__(self) -> str:
         return "void"
 
+    def __reduce__(self) -> str:
+        return "VOID"  # `copy` and `pickle` find it by this name: types are compared with ``is``
+
 
 VOID = _Void()
 # The type of an IR operation: a scalar, a vector, lanes, None, or a tuple (results of `for`, `while`, `if`).

@@ -11,7 +11,8 @@ from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
-from spirograd.ir.nodes import ArrayArg, ScalarArg, in_program_order
+from spirograd.ir.array_layouts import in_program_order
+from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang.data import slices
 
 

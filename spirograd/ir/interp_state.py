@@ -10,9 +10,10 @@ import numpy as np
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, i64, storage
 from spirograd.ir import ops
+from spirograd.ir.array_layouts import in_program_order
 from spirograd.ir.interp_memory import AddressSpace, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef, in_program_order
+from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef
 from spirograd.ir.ops import OpCode
 
 if TYPE_CHECKING:

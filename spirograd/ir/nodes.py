@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from itertools import chain
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, Union
 
 from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import Slot
@@ -21,8 +21,6 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
-
-T = TypeVar("T")
 
 _LOOPS = frozenset((ops.for_, ops.while_))
 
@@ -271,13 +269,6 @@ Ref = Union[FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef]
 # Memory of programs, as opposed to adstacks, shared memory, and buffers of devices.
 VARIABLES = (FieldRef, ArrayRef, TempRef)
 REFS = (FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef)
-
-
-def in_program_order(layout: Sequence[Axis], of_axes: Sequence[T]) -> list[T]:
-    """Return what there is for each index of an access to an array in the order in which the program has the axes. ``layout``: see
-    `ArrayArg`."""
-    order = sorted(range(len(layout)), key=layout.__getitem__)
-    return [*[of_axes[k] for k in order], *of_axes[len(order) :]]
 
 
 def rank(ref: Ref) -> int:

@@ -54,7 +54,7 @@ class OpCode:
         return self.name
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (BY_NAME.__getitem__, (self.name,))
+        return (_named, (self.name,))
 
 
 _LEVELS = {
@@ -65,6 +65,11 @@ _LEVELS = {
     "loops": ("loops",),
 }
 BY_NAME: dict[str, OpCode] = {}
+
+
+def _named(name: str) -> OpCode:
+    """Return the entry with a name: `copy` and `pickle` find entries so."""
+    return BY_NAME[name]
 
 
 if TYPE_CHECKING:

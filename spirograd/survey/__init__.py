@@ -1,1 +1,1 @@
-"""Compiles kernels by the Vulkan drivers of many devices, on a machine that has none of these devices."""
+"""Compilation of a program's kernels by the compilers of many devices, on a machine that has none of these devices."""

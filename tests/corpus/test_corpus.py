@@ -127,7 +127,7 @@ def test_a_failure_leaves_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_missing_tool_is_named_and_its_limits_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without SPIRV-Cross each of its limits used to be reported as one to take off the list."""
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     row = Row(CASES["steps"], {"wgpu": compile_case(kernels_of(CASES["steps"]), CASES["steps"], WGPU, tmp_path)})
     assert not row.failures
     missing = absent([row])

@@ -32,4 +32,4 @@ def test_the_first_item_that_fails_raises() -> None:
     with pytest.raises(ValueError, match="2"):
         map_concurrently(work, range(9))
     assert sorted(done) == [0, 1, 3, 4, 6, 7]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spirograd-work")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spirograd-piece")]

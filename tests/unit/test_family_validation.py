@@ -13,7 +13,7 @@ import pytest
 
 from validation.clients.programs import programs as clients
 from validation.family.programs import Program
-from validation.family.running import Compared, Outcome, Times, _distance, _run, _times
+from validation.family.running import Compared, Outcome, Times, _run, _times, distance
 from validation.family.table import markdown, read, renew, runs_on_both, totals, write
 
 ROOT = Path(__file__).parents[2]
@@ -174,11 +174,11 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_distances(theirs: list, ours: list, apart: float) -> None:
-    assert _distance(np.array(theirs), np.array(ours)) == apart
+    assert distance(np.array(theirs), np.array(ours)) == apart
 
 
 def test_distances_may_be_relative_to_magnitudes_of_another_run() -> None:
-    assert _distance(np.array([1e-12]), np.array([2e-12]), np.array([1e-3, np.inf], np.float32)) == pytest.approx(1e-9)
+    assert distance(np.array([1e-12]), np.array([2e-12]), np.array([1e-3, np.inf], np.float32)) == pytest.approx(1e-9)
 
 
 def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:

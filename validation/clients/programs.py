@@ -91,6 +91,14 @@ CLIENTS = (
     Client("fluid with penalties", "FastIPC", "projects/PenaltyFluid/JBased.py"),
     Client("ray tracer", "taichi_ray_tracing", "2_0_lambertian_reflection.py"),
     Client("ray marcher of a course", "My-Taichi-Practice", "CourseCodes/RayMarching.py"),
+    Client("continuous cellular automaton", "Taichi_Lenia", "Lenia-taichi.py"),
+    Client("advection schemes", "taichi_harmonic", "advection.py"),
+    Client("robot that plays table tennis", "taichi_table_tennis", "main.py"),
+    Client("electromagnetic waves, 1-D", "uFDTD-Taichi", "ufdtd_taichi/ch03/1d_additive.py"),
+    Client("cloth in the wind", "tiCloth", "Source/Main_01.py"),
+    Client("multigrid-preconditioned conjugate gradients", "MGPCG_Taichi", "mgpcg_2D.py"),
+    Client("shader of a flame", "awesome-shaders-in-taichi", "flame.py"),
+    Client("position based cloth, 2-D", "PBD_Cloth_Taichi", "PBD_ClothFall_2D.py"),
 )
 
 

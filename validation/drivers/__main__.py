@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.fuzz.__main__ import commit
 from validation.case import Case, load
 from validation.drivers import page, records
-from validation.drivers.compiling import Named, compile_all, corpus_sources, random_sources
+from validation.drivers.compiling import Named, compile_all, corpus_sources, random_sources, translate_all
 from validation.drivers.executing import run_all
 from validation.drivers.records import Record
 from validation.drivers.setups import SETUPS, Setup
@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
             status = 1 if options.only else status
     corpus: list[Named] = []
     programs: list[Named] = []
-    if any(not setup.archs for setup in usable):
+    if any(setup.driver is not None and not setup.archs for setup in usable):
         seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
         corpus, programs = corpus_sources(cases), list(random_sources(options.programs, seed))
     for setup in usable:
@@ -120,7 +120,8 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{setup.name}: {error}")
             status = 1
             continue
-        record.save(_RECORDS)
+        if not options.cases:  # The page shows whole runs.
+            record.save(_RECORDS)
         print(page.summary(record), flush=True)
         status = 1 if record.failed else status
     return status
@@ -129,6 +130,8 @@ def _run(options: argparse.Namespace) -> int:
 def _fill(setup: Setup, record: Record, cases: list[Case], corpus: list[Named], programs: list[Named], minutes: float) -> None:
     if setup.archs:
         run_all(setup, record, cases, minutes)
+    elif setup.driver is None:
+        translate_all(record, cases)
     else:
         compile_all(setup, record, corpus, programs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 
 from spirograd.survey.collecting import Source, collecting
@@ -11,10 +12,12 @@ from spirograd.survey.vulkan import VulkanDevice
 from tests.fuzz.__main__ import FUZZERS, outcome
 from validation.case import Case
 from validation.collecting import kernels_of
-from validation.drivers.records import Record
+from validation.compiling import compile_case
+from validation.drivers.records import Record, reason_of
 from validation.drivers.setups import Setup
-from validation.drivers.systems import Unavailable
-from validation.tools import FAILED, OK
+from validation.drivers.systems import OUT, Unavailable
+from validation.profiles import WGPU
+from validation.tools import FAILED, LIMIT, OK
 
 COMPILE = "compile"  # in place of a back end
 _KINDS = ("programs", "kernels", "gradients", "scatters", "guards")
@@ -55,10 +58,24 @@ def compile_all(setup: Setup, record: Record, corpus: Sequence[Named], random: S
             cases[name] = min(cases[name], (status, _reason(result)), key=lambda one: _WORST.index(one[0]))
         else:
             record.random[status] = record.random.get(status, 0) + 1
+            if status == REFUSED:
+                reason = reason_of(result.build.reason)
+                record.refusals[reason] = record.refusals.get(reason, 0) + 1
             record.faults += [f"{name}: {_reason(result)}"] if status == FAILED else []
     record.outcomes[COMPILE] = cases
     record.usage = _usage(found.results)
     record.seconds = sum(result.build.seconds or 0.0 for result in found.results)
+
+
+def translate_all(record: Record, cases: Sequence[Case]) -> None:
+    """Translate the modules of the profile "wgpu" to HLSL and compile them for DirectX 12; limits of the translator count as refusals."""
+    record.driver = f"DXC of compushady-lrtu {importlib.metadata.version('compushady-lrtu')}, HLSL by SPIRV-Cross"
+    outcomes = {}
+    for case in cases:
+        verdicts = compile_case(kernels_of(case), case, WGPU, OUT / record.name, ["HLSL"]).verdicts
+        verdict = verdicts.get("HLSL") or verdicts["compile"]
+        outcomes[case.name] = (REFUSED if verdict.status == LIMIT else verdict.status, verdict.text)
+    record.outcomes[COMPILE] = outcomes
 
 
 def _reason(result: Result) -> str:

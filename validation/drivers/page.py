@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from validation.case import load
 from validation.drivers.compiling import COMPILE
-from validation.drivers.records import Record
+from validation.drivers.records import Record, reason_of
 from validation.tools import FAILED, OK
 
-# The names of reasons, and what messages have them: those of the compiler, and those of `validation.worker`, which names needs of cases.
-_REASONS = (
-    ("64-bit floats", r"no 64-bit floats|^needs .*\bf64\b"),
-    ("64-bit integers", r"no 64-bit integers|^needs .*(?<!_)i64\b"),
-    ("64-bit atomics", r"64-bit atomics|^needs atomic_i64$"),
-    ("not for this back end", r"^too much work|^n/a"),
-)
 _INTRODUCTION = """# Drivers
 
 The corpus of [validation](validation.md) and random programs under drivers of devices that the machine does not have. `ci/drivers --page`
@@ -28,7 +20,8 @@ releases of Debian, and `aarch64` is Debian 12 for that processor, which QEMU em
 - A driver that **executes** runs kernels on the CPU. Its results are compared with NumPy, for each back end.
 - A driver that **compiles** is the driver of a GPU in front of a null device, which reports the capabilities of the chip. Each pipeline
   becomes machine code, but nothing runs: only errors and crashes of the compiler count. Mesa gives such devices; see
-  [ci/drivers](validation.md#other-drivers).
+  [ci/drivers](validation.md#other-drivers). `dxc` is Microsoft's compiler for DirectX 12: it refuses
+  what SPIRV-Cross cannot translate to HLSL.
 
 A case is refused if spirograd raises an error that names what the device lacks. All other errors, wrong numbers and crashes are failures.
 """
@@ -79,14 +72,11 @@ def _totals(found: Sequence[Record]) -> list[str]:
 
 def _refusals(found: Sequence[Record]) -> list[str]:
     columns = [(_label(record, arch), record.outcomes[arch].values()) for record, arch in _columns(found)]
-    counted = {label: Counter(_reason(why) for status, why in outcomes if status == "refused") for label, outcomes in columns}
+    counted = {label: Counter(reason_of(why) for status, why in outcomes if status == "refused") for label, outcomes in columns}
+    counted |= {f"{record.name}, random programs": Counter(record.refusals) for record in found}
     names = list(dict.fromkeys(reason for counts in counted.values() for reason in counts))
     rows = [(label, *[counts[name] or "" for name in names]) for label, counts in counted.items() if counts]
     return ["## Refusals, by what the device lacks\n", *_table(("setup", *names), rows)] if rows else []
-
-
-def _reason(message: str) -> str:
-    return next((name for name, pattern in _REASONS if re.search(pattern, message)), message)
 
 
 def _topics(found: Sequence[Record]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,13 +11,22 @@ from pathlib import Path
 
 from validation.tools import FAILED
 
+# The names of reasons, and what messages have them: those of the compiler, and those of `validation.worker`, which names needs of cases.
+_REASONS = (
+    ("64-bit floats", r"no 64-bit floats|^needs .*\bf64\b"),
+    ("64-bit integers", r"no 64-bit integers|^needs .*(?<!_)i64\b"),
+    ("64-bit atomics", r"64-bit atomics|^needs atomic_i64$"),
+    ("not for this back end", r"^too much work|^n/a"),
+)
+
 
 @dataclass(slots=True)
 class Record:
     """Results of the setup ``name``.
 
     ``outcomes``: for each back end and case, (status, reason); the back end of a driver that only compiles is "compile". ``random``: how
-    many random programs, or kernels of them, ended with each status; ``faults``: what is wrong with them. ``usage``: numbers of the machine
+    many random programs, or kernels of them, ended with each status; ``refusals``: how many were refused, by reason; ``faults``: what is
+    wrong with the others. ``usage``: numbers of the machine
     code. ``seconds``: the time that the driver's compiler, or the programs took.
     """
 
@@ -26,6 +36,7 @@ class Record:
     commit: str
     outcomes: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     random: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -48,6 +59,11 @@ class Record:
         """Write the record to its file."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.json").write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+
+
+def reason_of(message: str) -> str:
+    """Return the name of the reason of a refusal; the message itself, if it has none."""
+    return next((name for name, pattern in _REASONS if re.search(pattern, message)), message)
 
 
 def load(folder: Path, name: str) -> Record | None:

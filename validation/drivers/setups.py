@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spirograd.survey.drivers import DRIVERS, Driver
+from validation import dxc
 from validation.drivers.systems import AARCH64, HOST, SID, TRIXIE, System
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A driver in a system. ``driver`` None: the processor itself. ``archs``: the back ends that execute, empty for a driver that only
-    compiles. ``patience``: the seconds that one program may take."""
+    """A driver in a system.
+
+    ``driver`` None: the processor itself, or, without ``archs``, Microsoft's compiler for DirectX 12. ``archs``: the back ends that
+    execute, empty for a driver that only compiles. ``patience``: the seconds that one program may take. ``batch``: how many cases one
+    process runs; an emulator keeps the code of all.
+    """
 
     label: str
     system: System
@@ -27,6 +32,8 @@ class Setup:
 
     def why_not(self) -> str:
         """Return why the setup cannot be used now, "" if it can."""
+        if self.driver is None and not self.archs and dxc.library() is None:
+            return "there is no compiler for DirectX 12: pip install compushady-lrtu"
         return self.system.why_not(self.driver)
 
 
@@ -38,5 +45,6 @@ _TABLE = (
     Setup("cpu-aarch64", AARCH64, None, ("cpu",), patience=900.0, batch=40),
     *[Setup(driver.name, SID, driver) for driver in _COMPILING],
     Setup("radv-gfx1030", HOST, DRIVERS["radv-gfx1030"]),
+    Setup("dxc", HOST, None),
 )
 SETUPS = {setup.name: setup for setup in _TABLE}

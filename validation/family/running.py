@@ -217,10 +217,10 @@ def _distances(one: Outcome, other: Outcome, scale: dict[str, np.ndarray] | None
         return {}
     numeric = [name for name, array in one.memory.items() if array.dtype.kind in "fiub"]
     scale = scale or {}
-    return {n: _distance(one.memory[n], other.memory[n], scale.get(n)) if n in other.memory else np.inf for n in numeric}
+    return {n: distance(one.memory[n], other.memory[n], scale.get(n)) if n in other.memory else np.inf for n in numeric}
 
 
-def _distance(theirs: np.ndarray, ours: np.ndarray, scale: np.ndarray | None = None) -> float:
+def distance(theirs: np.ndarray, ours: np.ndarray, scale: np.ndarray | None = None) -> float:
     """The largest difference, relative to the largest magnitude, also in ``scale``; infinite where shapes or places of infinities and NaN
     differ."""
     if theirs.shape != ours.shape:

@@ -10,7 +10,8 @@ from spirograd.base.artifact import NARROW
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayArg, ArrayRef, in_program_order
+from spirograd.ir.array_layouts import in_program_order
+from spirograd.ir.nodes import ArrayArg, ArrayRef
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.data.ndarray import Ndarray

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
 from spirograd.base.dtypes import VOID, DType, Vec, i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, in_program_order, rank, ref_of
+from spirograd.ir.array_layouts import in_program_order
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 

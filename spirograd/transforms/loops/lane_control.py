@@ -64,20 +64,20 @@ class LaneControl:
         """Return the live lanes of a mask."""
         return mask if self.v.live is None else self.v.emit(ops.and_, self.v.live.mask, mask)
 
-    def _restricted(self, mask: Op | None, condition: Op) -> Op:
-        """Return the lanes of a mask (None: all lanes) in which a condition holds.
+    def _terms(self, condition: Op) -> list[Op]:
+        """Return the terms of a conjunction that varies. A condition of groups of lanes is one term, a constant mask for each group."""
+        if condition.code is ops.and_ and self.v.plan.varies(condition) and not self.v.plan.grouped(condition):
+            return [term for a in condition.args for term in self._terms(a)]
+        return [condition]
 
-        The terms of a conjunction restrict the mask one after the other, because vectors of u1 would be packed into bytes. A condition of
-        groups of lanes is a constant mask for each group.
-        """
-        v, plan = self.v, self.v.plan
-        if condition.code is ops.and_ and plan.varies(condition) and not plan.grouped(condition):
-            for term in condition.args:
-                mask = self._restricted(mask, term)
-            assert mask is not None
-            return mask
-        wide = v.wide(v.vector(condition))
-        return wide if mask is None else v.emit(ops.and_, mask, wide)
+    def _restricted(self, mask: Op | None, *conditions: Op) -> Op | None:
+        """Return the lanes of a mask (None: all lanes) in which the conditions hold. They restrict it one after the other, because vectors
+        of u1 would be packed into bytes."""
+        v = self.v
+        for condition in conditions:
+            wide = v.wide(v.vector(condition))
+            mask = wide if mask is None else v.emit(ops.and_, mask, wide)
+        return mask
 
     def _with_live(self, mask: Op, region: Region) -> Sequence[Op]:
         """Build ``region`` for the lanes of ``mask``, which has at least one."""
@@ -100,7 +100,8 @@ class LaneControl:
     def _masked_if(self, op: Op) -> Sequence[Op]:
         assert isinstance(op.type, tuple)
         v = self.v
-        then = self._restricted(None if v.live is None else v.live.mask, op.args[0])
+        then = self._restricted(None if v.live is None else v.live.mask, *self._terms(op.args[0]))
+        assert then is not None
         orelse = self._both(v.emit(ops.not_, then))
         arms = [self._arm(region, live, op.type) for region, live in zip(op.regions, (then, orelse))]
         if not op.type:
@@ -134,8 +135,14 @@ class LaneControl:
             """Return whether the loop continues, and the lanes that continue."""
             v.bind(condition.params, unpacked(packed))
             self._with_live(live, condition)
-            going = self._restricted(live, condition.results[0])
-            return [v.any_lane(going), going]
+            terms = self._terms(condition.results[0])
+            going = self._restricted(live, *[term for term in terms if v.plan.varies(term)])
+            assert going is not None
+            proceeds = v.any_lane(going)
+            for term in terms:
+                if not v.plan.varies(term):  # If it is false, no lane continues.
+                    proceeds = v.emit(ops.and_, proceeds, v.scalar(term))
+            return [proceeds, going]
 
         def once(live: Op, *rest: Op) -> Sequence[Op]:
             *packed, going = rest

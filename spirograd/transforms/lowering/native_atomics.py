@@ -42,7 +42,7 @@ def is_native(kind: str, t: DType, caps: Capabilities) -> bool:
     if t.is_int:
         return t.bits == 32 or (caps.atomic_int64 if t.bits == 64 else caps.atomic_narrow)
     if t.bits == 16:
-        return kind == "add" and caps.atomic_f16_add
+        return kind == "add" and caps.atomic_f16_add and caps.float16
     if t.bits == 32:
         return caps.atomic_f32_add if kind == "add" else caps.atomic_f32_minmax
     return t.bits == 64 and (caps.atomic_f64_add if kind == "add" else caps.atomic_f64_minmax)

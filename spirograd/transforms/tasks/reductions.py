@@ -93,12 +93,14 @@ def _find(body: Region, wide_sums: bool) -> list[_Target]:
         dtype = f64 if wide_sums and ref.dtype is f32 and kind == "add" else ref.dtype
         target = targets.setdefault((kind, ref, query.numbers.all(indices)), _Target(kind, ref, indices, dtype))
         target.atomics.append(access)
-    accumulated = []
+    accumulated: list[_Target] = []
     for target in targets.values():
-        others = [access for access in accesses if access not in target.atomics]
-        if all(query.alias(target.atomics[0], other, invariant) is Alias.NO for other in others):
+        if len(accumulated) == _MAX_REDUCTIONS:
+            break
+        first, own = target.atomics[0], {access.op for access in target.atomics}
+        if all(other.op in own or query.alias(first, other, invariant) is Alias.NO for other in accesses):
             accumulated.append(target)
-    return accumulated[:_MAX_REDUCTIONS]
+    return accumulated
 
 
 def _in_conditions(body: Region) -> Iterator[Op]:

@@ -1,14 +1,14 @@
-"""Sizes of workgroups: larger ones where the program asks for too few invocations, smaller ones for long bodies, and alternatives to the
-default that measurements may choose, or the one that the options name."""
+"""Sizes of workgroups: larger ones where the program asks for too few invocations, and alternatives to the default that measurements may
+choose, or the one that the options name."""
 
 from __future__ import annotations
 
 from spirograd.analysis.exchangeable import is_exchangeable_task
-from spirograd.analysis.workgroups import TOGETHER, group_alternatives, is_half_full, preferred_size
+from spirograd.analysis.workgroups import TOGETHER, group_alternatives, is_half_full
 from spirograd.base.options import FEW_GROUPS, GROUP_SIZES
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, TaskAttr
+from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -18,7 +18,7 @@ _FEW = 1024
 
 def size_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Note the alternatives of tasks whose workgroups have the default size, if any size gives the same bits. Enlarge workgroups that are
-    too small for a GPU, unless their threads work together. Give long bodies small workgroups."""
+    too small for a GPU, unless their threads work together."""
     return _SizeGroups(kernel, ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
 
@@ -30,19 +30,18 @@ class _SizeGroups(Rewriter):
         self.handlers = {ops.task: self._task}
 
     def _task(self, op: Op) -> Op:
-        attr = self._sized(op) if op.attr.kind == "range_for" else op.attr
-        return self.b.append(op if attr is op.attr else Op(op.code, op.type, (), attr, op.regions, op.loc))
-
-    def _sized(self, op: Op) -> TaskAttr:
-        """Return the attributes of a range task with its size and its alternatives."""
         attr, options, caps = op.attr, self.ctx.options, self.ctx.caps
-        exchangeable = is_exchangeable_task(op, self.bodies)
-        if exchangeable and is_half_full(attr.group_size, caps):
-            return replace(attr, group_size=min(TOGETHER, caps.max_group_size))
+        if attr.kind != "range_for" or not is_exchangeable_task(op, self.bodies):
+            return self.b.append(op)
+        if is_half_full(attr.group_size, caps):
+            attr = replace(attr, group_size=min(TOGETHER, caps.max_group_size))
+            return self.b.append(Op(op.code, op.type, (), attr, op.regions, op.loc))
         if attr.group_size or options.group_size:
-            return attr
-        preferred = preferred_size(op, caps)
-        names = group_alternatives(op, caps, preferred, _FEW) if exchangeable else ()
+            return self.b.append(op)
+        names = group_alternatives(op, self.ctx.caps, _FEW)
+        if not names:
+            return self.b.append(op)
         chosen = options.alternative if options.alternative in names else ""
-        size, most = GROUP_SIZES.get(chosen, preferred), _FEW if chosen == FEW_GROUPS else attr.max_groups
-        return replace(attr, alternatives=names, group_size=size, max_groups=most)
+        size, most = GROUP_SIZES.get(chosen, 0), _FEW if chosen == FEW_GROUPS else attr.max_groups
+        attr = replace(attr, alternatives=names, group_size=size, max_groups=most)
+        return self.b.append(Op(op.code, op.type, (), attr, op.regions, op.loc))

@@ -1,0 +1,1 @@
+"""Published packages made for Quadrants, driven through their public interface on Quadrants and on spirograd."""
