@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.profiles import PROFILES as PROFILES_OF_INIT
+from spirograd.base.records import replace
 from spirograd.llvmgen import amdgpu, ptx
 
 # Every optional feature that the generator knows how to use.
@@ -43,12 +44,15 @@ WGPU = Capabilities(
     max_group_size=1024,
 )
 
+_COLLECTED = 32768  # bytes of shared memory
+
 
 def _capabilities(name: str, target: str) -> Capabilities:
-    """Return the capabilities of a profile on a target that it describes."""
+    """Return the capabilities of a profile on a target that it describes, with the shared memory of the session that kernels are collected
+    from, at least: algorithms choose smaller tiles in sessions on devices with less, which `--arch` runs."""
     caps = PROFILES_OF_INIT[name].on(target)
     assert caps is not None
-    return caps
+    return replace(caps, shared_memory=max(caps.shared_memory, _COLLECTED))
 
 
 # "vulkan-m1": the profiles of `init(profile=...)`, by target and name.
