@@ -76,7 +76,7 @@ def _refusals(found: Sequence[Record]) -> list[str]:
     counted |= {f"{record.name}, random programs": Counter(record.refusals) for record in found}
     names = list(dict.fromkeys(reason for counts in counted.values() for reason in counts))
     rows = [(label, *[counts[name] or "" for name in names]) for label, counts in counted.items() if counts]
-    return ["## Refusals, by what the device lacks\n", *_table(("setup", *names), rows)] if rows else []
+    return ["## Refusals by reason\n", *_table(("setup", *names), rows)] if rows else []
 
 
 def _topics(found: Sequence[Record]) -> list[str]:
