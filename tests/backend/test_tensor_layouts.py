@@ -1,4 +1,5 @@
-"""Layouts of tensors: kernels, Python and exports agree about where elements are, against NumPy."""
+"""Layouts of tensors, which are fields or arrays: kernels, Python and exports agree about where elements are, against NumPy. What only
+arrays have is in `test_laid_out_arrays`."""
 
 import copy
 import math
@@ -54,32 +55,6 @@ def test_the_memory_follows_the_layout(arch: str, backend: sg.Backend, layout: t
     assert shared is None or (shared == x.to_numpy()).all()
 
 
-def test_views_of_tensors_with_a_layout(arch: str) -> None:
-    x = sg.tensor(sg.i32, shape=(6, 4), layout=(1, 0))
-    x.from_numpy(np.arange(24).reshape(6, 4))
-
-    @sg.kernel
-    def negate(part: sg.types.ndarray()):
-        for i, j in part:
-            part[i, j] = -part[i, j]
-
-    want = np.arange(24).reshape(6, 4)
-    negate(x[1:5, ::2])
-    want[1:5, ::2] *= -1
-    np.testing.assert_array_equal(x.to_numpy(), want)
-    np.testing.assert_array_equal(x[2, :].to_numpy(), want[2])
-    np.testing.assert_array_equal(x[::-1, 1].to_numpy(), want[::-1, 1])
-    x[3:, 3] = 7
-    want[3:, 3] = 7
-    np.testing.assert_array_equal(x.to_numpy(), want)
-
-
-def test_empty_tensors_with_a_layout(arch: str) -> None:
-    x = sg.tensor(sg.i32, shape=(0, 3), layout=(1, 0))
-    x.fill(1)
-    assert x.to_numpy().shape == (0, 3)
-
-
 @both
 def test_derivatives_of_tensors_with_a_layout(arch: str, backend: sg.Backend) -> None:
     a = sg.tensor(sg.f32, shape=(3, 4), backend=backend, layout=(1, 0), needs_grad=True)
@@ -109,10 +84,3 @@ def test_addresses_of_elements_with_a_layout(arch: str) -> None:
         return sg.cast(sg.get_addr(x, [i, j]) - sg.get_addr(x, [0, 0]), sg.i64)
 
     assert [distance(x, 1, 0), distance(x, 0, 1)] == [4, 12]
-
-
-def test_gradients_have_the_layout_of_their_tensor(arch: str) -> None:
-    x = sg.tensor(sg.f32, shape=(3, 5), layout=(1, 0))
-    with pytest.raises(ValueError, match=r", layout \(1, 0\)"):
-        x.grad = sg.tensor(sg.f32, shape=(3, 5))
-    x.grad = sg.tensor(sg.f32, shape=(3, 5), layout=(1, 0))
