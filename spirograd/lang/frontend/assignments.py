@@ -139,7 +139,10 @@ def _augmented_object(t: Tracer, node: ast.AugAssign, target: ast.Name) -> None:
             f"`{target.id}` is a global, which a kernel cannot change", "store to a field or an array, or assign a local variable first"
         )
     _, function = BINARY[type(node.op)]
-    assign(t, target.id, function(held, t.expression(node.value)))
+    value = t.expression(node.value)
+    if t.captures.reads is not None and isinstance(held, str):
+        t.captures.reads.shown(value)
+    assign(t, target.id, function(held, value))
 
 
 def _annotated(t: Tracer, node: ast.AnnAssign) -> None:

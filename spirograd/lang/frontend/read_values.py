@@ -50,7 +50,7 @@ _DECIDING = frozenset((
 ))  # fmt: skip
 _SHOWING = frozenset(("__str__", "__repr__", "__format__"))  # of enumerations, which are texts where they are shown
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code defines
-_STANDARD = ("builtins", "typing", "abc", "collections.abc", "contextlib", "os")  # modules of classes that decide what instances are
+STANDARD = ("builtins", "typing", "abc", "collections.abc", "contextlib", "os")  # modules of classes that decide what instances are
 _GENERATED = "<string>"  # the file of methods that `dataclasses` writes: they read the members, which are described
 
 
@@ -139,7 +139,7 @@ def _name(value: type | types.FunctionType) -> str:
 def _(value: type) -> _Described:
     if type(value) not in (type, abc.ABCMeta, enum.EnumMeta) and not value.__module__.startswith("spirograd."):
         raise Unrecordable(f"it reads the class `{value.__name__}`, whose metaclass may do anything")
-    if any("__subclasshook__" in vars(base) for base in value.__mro__ if base.__module__ not in _STANDARD):
+    if any("__subclasshook__" in vars(base) for base in value.__mro__ if base.__module__ not in STANDARD):
         raise Unrecordable(f"it reads the class `{value.__name__}`, which decides itself what its instances are")
     return f"class {_name(value)}", list(value) if isinstance(value, enum.EnumMeta) else ()
 

@@ -7,6 +7,7 @@ the result of a Python function that may have effects, makes the trace `refused`
 
 from __future__ import annotations
 
+import abc
 import enum
 import functools
 import types
@@ -21,7 +22,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.pure_functions import is_literal, is_of_math, is_pure, literal
-from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values, compares_by_itself
+from spirograd.lang.frontend.read_values import PLAIN, STANDARD, Unrecordable, Values, compares_by_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
 from spirograd.lang.frontend.trace_events import Event, code_of, digest, looked_up, signature_of
@@ -111,6 +112,8 @@ class Reads:
         elif getattr(callee, "__sg_gives_session__", False) and not values and (function := self.values.number(callee)) is not None:
             assert callable(callee)
             self._event(Event("call", function), callee())
+        elif (callee is isinstance or callee is issubclass) and _follows_registrations(callee, *values):
+            self.refuse("it asks an abstract class, with which the program may register others")
         elif not _is_pure(callee) or not (any(callee is one for one in _OF_CLASSES) or all(map(_is_data, values))):
             self.refuse(f"Python runs `{getattr(callee, '__qualname__', describe(callee))}` while compiling")
 
@@ -224,6 +227,13 @@ def _is_pure(callee: object) -> bool:
     if is_of_math(callee):
         return True
     return callee is not forms.static_print and (_of_library(callee) or _of_library(type(callee)))
+
+
+def _follows_registrations(callee: object, value: object, classes: object) -> bool:
+    """Return whether `isinstance` or `issubclass` asks an abstract class of the program that the class of ``value`` is not derived from."""
+    own = value if callee is issubclass else type(value)
+    asked = classes if isinstance(classes, tuple) else (classes,)
+    return any(type(cls) is abc.ABCMeta and cls.__module__ not in STANDARD and cls not in getattr(own, "__mro__", ()) for cls in asked)
 
 
 def _is_data(value: object) -> bool:

@@ -245,7 +245,8 @@ print(fill.explain())
 HIDDEN = [
     "cosine(0.0)", "root(4.0)", "kept(4.0)", "scaled(3)", "memory.table[5]", "remembers(5)", "Mode.A + 3", "max(Mode.A, 0)",
     "sum([Mode.A, Mode.A])", "int(str(Named.A))", "int('{}'.format(Named.A))", "int(f'{Named.A}')", "int('%s' % Named.A)",
-    "int(f'{shown}')", "int('%s' % shown)", "int('%s' % (shown,))", "isinstance(3, Any)", "1 << shifted", "ident(1 << 20_000) >> 19_999",
+    "int(f'{shown}')", "int('%s' % shown)", "int('%s' % (shown,))", "isinstance(3, Any)",
+    "isinstance(3, Registered)", "1 << shifted", "ident(1 << 20_000) >> 19_999",
 ]  # fmt: skip
 
 
@@ -309,6 +310,9 @@ class Shifted:
     def __rlshift__(self, other):
         return TABLE[0]
 
+class Registered(abc.ABC): ...
+if SCALE > 1: Registered.register(int)
+
 class Any(abc.ABC):
     @classmethod
     def __subclasshook__(cls, other):
@@ -317,6 +321,12 @@ class Any(abc.ABC):
 shown, shifted = Shown(), Shifted()
 sg.init(arch=sg.cpu)
 {kernels}
+@sg.kernel
+def in_place() -> sg.f32:
+    text = "%s"
+    text %= shown
+    return sg.cast(sg.static(int(text)), sg.f32)
+assert in_place() == SCALE
 assert len(remembers.calls) == 2, "once in the kernel, once outside"
 """
     for scale in (1, 1, 2):
