@@ -1,7 +1,8 @@
 """A process that compiles modules by the Vulkan driver that its environment selects; `vulkan` is the other end.
 
 Messages are lines of JSON. The first one tells about the device: its ``name``, ``driver`` and ``capabilities``, or the ``error``. Then each
-request with a ``module`` and a ``name`` has an answer: ``seconds``, ``statistics`` and ``listings`` of the pipeline, or the ``error``.
+request with a ``module`` and a ``name`` has an answer: ``seconds``, ``statistics`` and ``code`` of the pipeline, or the ``error``. A request
+with ``listings`` that is true gets all listings, too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def main() -> None:
             continue
         code = machine_code(inspection.listings)
         text = "" if code is None else inspection.listings[code]
-        _send(answers, {"seconds": inspection.seconds, "statistics": inspection.statistics, "code": text})
+        listings = {"listings": inspection.listings} if request.get("listings") else {}
+        _send(answers, {"seconds": inspection.seconds, "statistics": inspection.statistics, "code": text, **listings})
     # The driver is not asked to tidy up: a null device may fail at it.
     answers.close()
     os._exit(0)
