@@ -23,12 +23,13 @@ import numpy as np
 
 from validation.rdna3.execute import EmulatorError
 from validation.rdna3.launch import Registers
-from validation.rdna3.waves import Waves
+from validation.rdna3.waves import LANES, Waves
 
-_ASSEMBLY, _INTERMEDIATE = "Assembly", "ACO IR"  # the names of listings
+_ASSEMBLY, _INTERMEDIATE, _SOURCE = "Assembly", "ACO IR", "NIR Shader(s)"  # the names of listings
 _WORDS = re.compile(r";((?: [0-9a-f]{8})+)\s*$")
 _REPEATED = re.compile(r"\s*\(then repeated (\d+) times\)")
 _SCALARS = re.compile(r"\bs\[(\d+)(?:-(\d+))?\]")
+_LARGEST_WAVE = re.compile(r"^max_subgroup_size: (\d+)$", re.MULTILINE)
 _INLINE_WITH_ADDRESS = 8
 _AXES = 3
 # Where a shader's word (5) has the number of the wave; that of waves is in the lowest bits.
@@ -71,10 +72,13 @@ class Layout:
         return write
 
 
-def machine_code(assembly: str) -> bytes:
-    """Return the instructions of a listing, which has the words of each behind a semicolon."""
+def machine_code(listings: Mapping[str, str]) -> bytes:
+    """Return the instructions, whose words the listing has behind semicolons. Raises EmulatorError for waves of another size."""
+    largest = _LARGEST_WAVE.search(listings[_SOURCE])
+    if largest is None or int(largest[1]) != LANES:
+        raise EmulatorError(f"the driver did not compile for waves of {LANES} lanes, which the emulator has")
     code, last = bytearray(), b""
-    for line in assembly.split("\n"):
+    for line in listings[_ASSEMBLY].split("\n"):
         if (found := _WORDS.search(line)) is not None:
             last = b"".join(int(word, 16).to_bytes(4, "little") for word in found[1].split())
             code += last

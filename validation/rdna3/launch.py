@@ -31,7 +31,7 @@ class Resources:
     scratch_bytes: int
 
 
-# Writes the scalar registers of waves that are about to start: the waves, the number of the workgroup of each, and of each in its workgroup.
+# Writes the scalar registers of waves that are about to start: the waves, the workgroup of each, and the number of each in its workgroup.
 Registers = Callable[[Waves, np.ndarray, np.ndarray], None]
 
 

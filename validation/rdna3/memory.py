@@ -53,8 +53,8 @@ class Bytes:
 
 
 class Memory(Bytes):
-    """Global memory: buffers that were allocated, with space between them. ``capacity``: how many bytes they may have in all. ``first``: the
-    lowest address."""
+    """Global memory: buffers that were allocated, with space between them. ``capacity``: how many bytes they may have in all. ``first``:
+    the lowest address."""
 
     def __init__(self, capacity: int, first: int = _FIRST_ADDRESS) -> None:
         super().__init__(capacity + _GAP * _BUFFERS)  # pages that nothing touches cost nothing

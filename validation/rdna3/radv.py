@@ -1,13 +1,12 @@
 """A device of target "vulkan" whose shaders AMD's Vulkan driver of Mesa, RADV, compiles for gfx1100, and the emulator runs.
 
-The driver works in front of a null device, see `spirograd.survey.drivers`. It compiles for waves of 32 lanes, as an option of it asks;
-by default it takes 64, which the emulator does not have.
+The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of 32 lanes, because the emulator has
+no others; by default it takes 64.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +25,7 @@ from validation.rdna3.execute import EmulatorError, Program
 from validation.rdna3.memory import Memory
 from validation.rdna3.waves import LANES
 
-DRIVER = replace(
-    DRIVERS["radv-gfx1100"], variables=(*DRIVERS["radv-gfx1100"].variables, ("RADV_PERFTEST", "cswave32"))
-)
+DRIVER = DRIVERS["radv-gfx1100"]
 # The upper half of the addresses of which shaders get the lower half. All buffers lie there.
 _FIRST_ADDRESS = 0xFFFF_8000_0000_0000
 # The driver loads more words at a time than it needs.
@@ -76,8 +73,8 @@ class Radv(Emulator):
         return executable
 
     def _shader(self, module: bytes, name: str) -> Shader:
-        statistics, listings = self._compiler.listings(module, name)
-        code = aco.machine_code(listings["Assembly"])
+        statistics, listings = self._compiler.listings(module, name, LANES)
+        code = aco.machine_code(listings)
         if len(code) != statistics["Code size"]:
             raise EmulatorError(f"{name}: the driver lists {len(code)} of {statistics['Code size']} bytes of code")
         layout = aco.layout(aco.inputs_of(module), listings)
