@@ -29,12 +29,14 @@ from spirograd.runtime.devices.vulkan.api import (
     text,
 )
 from spirograd.runtime.devices.vulkan.instance import Instance
+from spirograd.runtime.devices.vulkan.later_structures import LATER, later_structure
 
 _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Features"
 _CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
 _MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
 _EXECUTABLE = "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR"
+_RECONVERGENCE = "VkPhysicalDeviceShaderMaximalReconvergenceFeaturesKHR"
 EXECUTABLES = "VK_KHR_pipeline_executable_properties"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
@@ -44,6 +46,7 @@ _CHAIN = (
     (_FLOAT2, "VK_EXT_shader_atomic_float2"),
     (_CLOCK, "VK_KHR_shader_clock"),
     (_MATRIX, "VK_KHR_cooperative_matrix"),
+    (_RECONVERGENCE, "VK_KHR_shader_maximal_reconvergence"),
     (_EXECUTABLE, EXECUTABLES),
 )
 _CORE = "core"
@@ -74,6 +77,7 @@ _FEATURES = (
     (_V12, _MEMORY_MODEL, ""),
     (_V12, _DEVICE_SCOPE, ""),
     (_MATRIX, "cooperativeMatrix", ""),
+    (_RECONVERGENCE, "shaderMaximalReconvergence", "maximal_reconvergence"),
 )
 # Required features: kernels reach memory by its address, and submissions are ordered on a timeline.
 _REQUIRED = {
@@ -296,7 +300,11 @@ def _chain(names: set[str]) -> dict[str, vk.ffi.CData]:
     chain: dict[str, object] = {}
     following: object = NULL
     for name, _ in reversed(_CHAIN):
-        if name in names:
+        if name not in names:
+            continue
+        if name in LATER:
+            chain[name], following = later_structure(name, following)
+        else:
             chain[name] = following = struct(name, pNext=following)
     chain[_CORE] = struct("VkPhysicalDeviceFeatures2", pNext=following)
     return chain
