@@ -11,7 +11,7 @@ from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
+from spirograd.base.matrix_shapes import SHAPES, MatrixShape
 from spirograd.base.profiles import restricted
 from spirograd.base.records import dataclass, replace
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
@@ -88,7 +88,7 @@ _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # Must be enabled where it is
 _MESA_25_1 = (25 << 22) | (1 << 12)
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # The better one first.
 # Devices whose invocations are known to hold equal parts of a matrix; the specification leaves this open.
-_EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,)
+_EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY, vk.VK_DRIVER_ID_MESA_LLVMPIPE)
 _COMPONENTS = {vk.VK_COMPONENT_TYPE_FLOAT16_KHR: "f16", vk.VK_COMPONENT_TYPE_FLOAT32_KHR: "f32", vk.VK_COMPONENT_TYPE_FLOAT64_KHR: "f64"}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
@@ -222,19 +222,19 @@ def _matrix_shapes(
 ) -> tuple[str, ...]:
     """Return the products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
-    if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
+    if not needed <= enabled or v12.driverID not in _EVEN_MATRICES:
         return ()
-    return offered_shapes(instance.cooperative_matrices(physical))
+    return offered_shapes(instance.cooperative_matrices(physical), v11.subgroupSize)
 
 
-def offered_shapes(offered: Iterable[vk.ffi.CData]) -> tuple[str, ...]:
-    """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
+def offered_shapes(offered: Iterable[vk.ffi.CData], subgroup_size: int) -> tuple[str, ...]:
+    """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR, of subgroups of this size."""
     extents = set()
     for p in offered:
         types = tuple([_COMPONENTS.get(t) for t in (p.AType, p.BType, p.CType, p.ResultType)])
         if p.scope == vk.VK_SCOPE_SUBGROUP_KHR and not p.saturatingAccumulation:
             extents.add((p.MSize, p.NSize, p.KSize, *types))
-    return tuple([name for name, s in SHAPES.items() if _extents(s) in extents])
+    return tuple([name for name, s in SHAPES.items() if s.lanes == subgroup_size and _extents(s) in extents])
 
 
 def _extents(shape: MatrixShape) -> tuple[object, ...]:
