@@ -97,6 +97,10 @@ LATE = {
     ("lang", "spirograd.lang.frontend.recorded_reads"),
     ("lang", "spirograd.lang.frontend.stored_traces"),
     ("lang", "spirograd.lang.frontend.trace_storing"),
+    # Passes that most kernels do without. The others of `transforms.conditional` stand there in a table.
+    ("transforms", "spirograd.transforms.checks.space_limits"),
+    ("transforms", "spirograd.transforms.lowering.group_fission"),
+    ("transforms", "spirograd.transforms.tasks.fuse"),
     ("api", "spirograd.derivatives.gradient"),
     ("api", "spirograd.ad.replay"),
 }
