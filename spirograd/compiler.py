@@ -31,7 +31,6 @@ from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, TaskAttr
-from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
 from spirograd.transforms.checks.check_capabilities import check_capabilities
@@ -49,6 +48,7 @@ from spirograd.transforms.conditional import (
     contract,
     demote_atomics,
     diagnostics,
+    distribute,
     divergence_sites,
     divide_by_floats,
     divide_sums,
@@ -64,6 +64,8 @@ from spirograd.transforms.conditional import (
     lower_atomics,
     lower_remainder,
     lower_tasks,
+    outline_parts,
+    place_adstacks,
     private_copies,
     reassociate,
     reductions,
@@ -73,8 +75,6 @@ from spirograd.transforms.conditional import (
     widen_narrow_types,
 )
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
-from spirograd.transforms.loops.distribute import distribute
-from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.loops.vectorise import vectorise
@@ -87,7 +87,6 @@ from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.offload import offload
-from spirograd.transforms.tasks.place_adstacks import place_adstacks
 
 if TYPE_CHECKING:
     from spirograd.ir.interp_state import OnOp
@@ -226,8 +225,14 @@ class _Pipeline:
 
     def begin(self, kernel: Kernel) -> None:
         if self.ctx.options.verify:
-            verify(kernel, "kernel")
+            self.verify(kernel, "kernel")
         self.record("kernel.ir", kernel)
+
+    def verify(self, kernel: Kernel, level: str) -> None:
+        """See `spec.verify`. Imported here because programs run without verification."""
+        from spirograd.ir.spec import verify
+
+        verify(kernel, level)
 
     def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
         """Run a pass; ``level`` is that of its result."""
@@ -235,7 +240,7 @@ class _Pipeline:
             new = transform(kernel, self.ctx)
         if self.ctx.options.verify and (new is not kernel or level != self.level):
             try:
-                verify(new, level)
+                self.verify(new, level)
             except AssertionError as error:
                 error.args = (f"after {transform.__name__}: {error}",)
                 raise

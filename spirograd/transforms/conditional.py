@@ -11,9 +11,10 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spirograd.analysis.loop_costs import LARGE
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel
+from spirograd.ir.nodes import AdstackRef, Kernel
 from spirograd.ir.ops import OpCode
 from spirograd.transforms.pass_context import PassContext
 
@@ -61,6 +62,15 @@ def _having_groups(kernel: Kernel, ctx: PassContext) -> bool:
     return any(op.code is ops.task and op.attr.grouped for op in kernel.body.ops)
 
 
+def _having_adstacks(kernel: Kernel, ctx: PassContext) -> bool:
+    return ops.claim in kernel.codes or any(isinstance(ref, AdstackRef) for _, ref in kernel.accesses)
+
+
+def _being_large(kernel: Kernel, ctx: PassContext) -> bool:
+    """All operations together may be too many for one function."""
+    return sum(1 for _ in kernel.walk()) > LARGE
+
+
 def _having_sites(kernel: Kernel, ctx: PassContext) -> bool:
     return bool(ctx.faults or ctx.prints) or not kernel.codes.isdisjoint((ops.check, ops.print_))
 
@@ -97,6 +107,7 @@ divide_sums = Conditional("simplification.divide_sums", _having(ops.floordiv, op
 reassociate = Conditional("simplification.reassociate", _having(ops.for_))
 contract = Conditional("tasks.contract", _having(ops.mul))
 check_loops = Conditional("checks.check_loops", lambda kernel, ctx: bool(ctx.caps.loop_limit))
+place_adstacks = Conditional("tasks.place_adstacks", _having_adstacks)
 private_copies = Conditional("tasks.private_copies", _having_invocations)
 block_copies = Conditional("tasks.block_copies", _having(ops.atomic))
 size_groups = Conditional("tasks.size_groups", _having_invocations)
@@ -110,6 +121,8 @@ carry_vectors = Conditional("lowering.carry_vectors", _having(ops.vec))
 add_uncontended = Conditional("loops.add_uncontended", _having(ops.atomic))
 split_rows = Conditional("loops.split_rows", _having(*_DIVISIONS))
 divide_by_floats = Conditional("loops.divide_by_floats", _having(*_DIVISIONS))
+distribute = Conditional("loops.distribute", _being_large)
+outline_parts = Conditional("loops.outline_parts", _being_large)
 
 
 def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision, ...]]:
