@@ -78,6 +78,8 @@ MODULE_ALLOWED = {
 LATE = {
     # Large libraries, and the interpreter, that other targets do without.
     ("compiler", "spirograd.ir.interp"),
+    ("autodiff", "spirograd.autodiff.forward"),
+    ("autodiff", "spirograd.ir.spec"),
     ("compiler", "spirograd.ir.spec"),
     ("compiler", "spirograd.llvmgen.emit"),
     ("compiler", "spirograd.llvmgen.gpu"),
