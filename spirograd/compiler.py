@@ -54,6 +54,7 @@ from spirograd.transforms.conditional import (
     divide_sums,
     drop_stop_grad,
     exact_extrema,
+    expand_math,
     fission_groups,
     fuse_loops,
     gather,
@@ -81,7 +82,6 @@ from spirograd.transforms.loops.vectorise import vectorise
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
-from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
