@@ -36,6 +36,7 @@ class Config:
     float_bounds: str = "error"
     number_format: str = "shortest"
     fast_math: bool = True
+    contraction: str = "keep_zeros"
     subnormals: str = "keep"
     fuse_tasks: bool = True
     tune: bool = True
@@ -104,6 +105,7 @@ WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name 
 # The allowed values of options with a fixed set of values, by name.
 _CHOICES = {
     "ad_broken_chain": ("error", "warn", "ignore"),
+    "contraction": ("keep_zeros", "free"),
     "float_bounds": ("error", "cast"),
     "negative_powers": ("truncate", "ignore_sign"),
     "number_format": ("shortest", "fixed"),

@@ -96,6 +96,7 @@ class Session:
         self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
+            free_contraction=config.contraction == "free",
             flush_subnormals=config.subnormals == "flush",
             unfused_by=config.unfused_by(),
             disjoint_by=knobs.switched_off("SG_FUSE_TASKS_RAW", "QD_AGGRESSIVE_KERNEL_FUSION_RAW"),

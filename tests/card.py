@@ -28,8 +28,8 @@ def like_a_card(patch: Callable[[Any, str, Any], None]) -> None:
     """For sessions that start from now on. ``patch`` sets an attribute. Cards stay what they are."""
     query = device.query
 
-    def of_a_card(physical: Any, instance: Any) -> Features:
-        found = query(physical, instance)
+    def of_a_card(physical: Any, instance: Any, profile: Any) -> Features:
+        found = query(physical, instance, profile)
         if found.kind != "cpu":
             return found
         # NVIDIA's cards have no minima and maxima of floats.

@@ -8,7 +8,8 @@ product is fused only with a summand that is neither
   result or an argument of a function, which may be such a sum, nor
 - a sum that shares a term with a factor of the product, as in `e + f + g - e * 3`, or a term of such a sum: `e - (e + f + g) * (1 / 3)`.
 
-Multiplying by a power of two rounds nothing. Such products do not count, and are fused with anything.
+Multiplying by a power of two rounds nothing. Such products do not count, and are fused with anything. Programs may also ask that all
+products are (`init(contraction="free")`).
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _LINEAR: dict[ops.OpCode, slice] = {
 }
 
 
-def fused_products(body: Region) -> dict[Op, Op]:
+def fused_products(body: Region, free: bool) -> dict[Op, Op]:
     """Return, for each sum or difference in ``body`` (of a kernel or function), the product among its operands to be fused with it. Nothing
-    else uses that product."""
+    else uses that product. ``free``: whatever the other operand is."""
     uses = Counter(a for op in body.walk() for a in op.args)
     candidates = {op: products for op in body.walk() if (products := [a for a in op.args if _may_fuse(op, a) and uses[a] == 1])}
-    if not candidates:
-        return {}
+    if free or not candidates:
+        return {op: products[0] for op, products in candidates.items()}
     sums = _Sums(body)
     fused: dict[Op, Op] = {}
     for op, products in candidates.items():

@@ -20,7 +20,8 @@ Alternative = Annotated[str, one_of(*ALTERNATIVES)]
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """``flush_subnormals``: tasks on the CPU take subnormal floats for zeros. ``group_size``: default workgroup size on GPUs (0: the
+    """``free_contraction``: with fast math, any product may be contracted with the sum that uses it. ``flush_subnormals``: tasks on the CPU
+    take subnormal floats for zeros. ``group_size``: default workgroup size on GPUs (0: the
     generator's choice). ``verify``: check the IR after each pass.
     ``warn_of_overflow``: overflow checks print a warning instead of raising an error. ``locate_nan``: check gradients step by step for NaN.
     ``detect_races``: detect races between iterations of a parallel loop (interpreter only). ``unfused_by``: the setting that switches
@@ -33,6 +34,7 @@ class CompileOptions:
     `TaskInfo.alternatives`; "": the cost model makes all decisions."""
 
     fast_math: bool = True
+    free_contraction: bool = False
     flush_subnormals: bool = False
     check_bounds: bool = False
     check_overflow: bool = False

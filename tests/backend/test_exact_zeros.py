@@ -167,3 +167,27 @@ def test_sand_takes_the_same_branches(arch: str, dim: int) -> None:
     same = [float((a == b).mean()) for a, b in zip(plain, fast)]
     assert min(same) > 0.97, same
     assert all((case == 2).sum() > N // 4 for case in fast) or dim == 3
+
+
+def test_free_contraction(arch: str) -> None:
+    """With free contraction what remains of equal products is the rounding error of one of them, where a fused operation rounds once."""
+    found = {}
+    for contraction in ("keep_zeros", "free"):
+        sg.init(arch=arch, contraction=contraction)
+        x, y, z = (sg.field(sg.f32, N) for _ in range(3))
+        values = np.random.default_rng(0).uniform(0.5, 2, N).astype(np.float32)
+        for field in (x, y):
+            field.from_numpy(values)
+
+        @sg.kernel
+        def squares() -> None:
+            for i in x:
+                z[i] = x[i] * x[i] - y[i] * y[i]
+
+        squares()
+        found[contraction] = z.to_numpy()
+    assert not found["keep_zeros"].any()
+    assert np.abs(found["free"]).max() < 4 * np.finfo(np.float32).eps
+    assert found["free"].any() or arch != "cpu"  # lavapipe computes `fma` as a product and a sum
+    with pytest.raises(RuntimeError, match="`contraction` is one of 'keep_zeros', 'free', not 'x'"):
+        sg.init(arch=arch, contraction="x")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from spirograd.base.device import ShowsMachineCode
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import nodes
 from spirograd.lang import context
+from spirograd.lang.session_protocol import Session
 
 
 class Staged:
@@ -54,7 +56,7 @@ class Staged:
         codes = [str(text) for name, text in stages.items() if name in ("kernel.ptx", "kernel.sass") or name.endswith(".s")]
         if not codes:
             modules = any(name.endswith(".spv") for name in stages)
-            raise SpirogradRuntimeError(_no_assembly(context.session().arch, stages, modules))
+            raise SpirogradRuntimeError(_no_assembly(context.session(), stages, modules))
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + "\n".join(codes)
 
@@ -71,14 +73,14 @@ class Staged:
         return stages
 
 
-def _no_assembly(arch: str, stages: Container[str], modules: bool) -> str:
+def _no_assembly(session: Session, stages: Container[str], modules: bool) -> str:
     """Return the message for a device that shows no machine code. ``modules``: whether its driver compiles SPIR-V."""
-    message = f"there is no assembly on this back end ({arch})"
+    message = f"there is no assembly on this back end ({session.arch})"
     if not modules:
         return message
     reason = ""
     if "kernel.usage" in stages:
         reason = ": its driver shows resources only, which `stages()` has as `kernel.usage`"
-    elif arch == "vulkan":
+    elif isinstance(session.device, ShowsMachineCode):
         reason = ": its driver lacks VK_KHR_pipeline_executable_properties, which shows code"
     return f"{message}{reason}; see `spirv_asm`, or what other compilers make of the kernel: `spirograd survey`"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from spirograd.analysis.fused_products import fused_products
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
+from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
@@ -28,22 +29,23 @@ def decides_rounding(caps: Capabilities) -> bool:
 
 def contract(kernel: Kernel, ctx: PassContext) -> Kernel:
     """With fast math, replace sums of products by ``fma`` where `fused_products` allows it."""
-    return _Contraction(ctx.options.fast_math).kernel(kernel) if ctx.options.fast_math and ops.mul in kernel.codes else kernel
+    return _Contraction(ctx.options).kernel(kernel) if ctx.options.fast_math and ops.mul in kernel.codes else kernel
 
 
 class _Contraction(Rewriter):
-    """A rewriter that replaces sums of products by ``fma`` if ``fast_math``. ``rounding``: the attribute of the ``fma``."""
+    """A rewriter that replaces sums of products by ``fma`` with fast math. ``rounding``: the attribute of the ``fma``."""
 
-    def __init__(self, fast_math: bool, rounding: str | None = None) -> None:
+    def __init__(self, options: CompileOptions, rounding: str | None = None) -> None:
         super().__init__()
         self.products: dict[Op, Op] = {}
+        self.free = options.free_contraction
         self.rounding = rounding
-        if fast_math:
+        if options.fast_math:
             self.handlers = {ops.add: self._sum, ops.sub: self._sum}
 
     def kernel(self, kernel: Kernel) -> Kernel:
         for body in (kernel.body, *[function.body for function in kernel.functions]):
-            self.products |= fused_products(body)
+            self.products |= fused_products(body, self.free)
         return super().kernel(kernel) if self.products else kernel
 
     def _sum(self, op: Op) -> Op:
@@ -63,11 +65,11 @@ class Contraction(_Contraction):
     """A rewriter of the loops of ``body``, the body of a kernel, before they are fused. Products that are not contracted are rounded as
     written. If `decides_rounding`, so are sums, quotients and ``fma``, and the results of `_FUNCTIONS` are opaque."""
 
-    def __init__(self, body: Region, caps: Capabilities, fast_math: bool) -> None:
+    def __init__(self, body: Region, caps: Capabilities, options: CompileOptions) -> None:
         self.driver = decides_rounding(caps)
-        super().__init__(fast_math, "exact" if self.driver else None)
-        self.products = fused_products(body) if fast_math else {}
-        if fast_math:
+        super().__init__(options, "exact" if self.driver else None)
+        self.products = fused_products(body, self.free) if options.fast_math else {}
+        if options.fast_math:
             self.handlers |= {ops.mul: self._as_written}
         if self.driver:
             self.handlers |= dict.fromkeys(_FUNCTIONS, self._function)

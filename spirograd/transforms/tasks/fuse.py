@@ -74,7 +74,7 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
     if options.unfused_by or options.disjoint_by or options.overlapping or any(loop.attr.apart for loop in loops):
         plan = _Plan(kernel, ctx, groups)
     if groups:
-        contraction = Contraction(kernel.body, ctx.caps, options.fast_math)
+        contraction = Contraction(kernel.body, ctx.caps, options)
         kernel = _Build(plan, groups, contraction, ctx).kernel(kernel)
         kernel = mark_disjoint(kernel, plan.disjoint)
     if any(len(item.loops) > 1 for item in plan.items):

@@ -45,3 +45,14 @@ def test_sums_of_products(profile: str, other: str, fused: bool) -> None:
     assert "contract" not in stages["kernel.opt.ll"]
     if not fused and "kernel.ptx" in stages:  # `.rn`: the driver contracts these neither
         assert "mul.rn.f32" in text and "sub.rn.f32" in text
+
+
+@pytest.mark.parametrize("profile", ("cuda-sm_90", "amdgpu-gfx1100"))
+def test_free_contraction(profile: str) -> None:
+    """A product is contracted with another one, if both are asked for: fast math and free contraction."""
+    kernel = parse(SOURCE.replace("OTHER", "mul(%a, %d)"))
+    for fast_math in (True, False):
+        options = CompileOptions(keep_stages=True, verify=True, free_contraction=True, fast_math=fast_math)
+        stages = compile_kernel(kernel, PROFILES[profile], options).stages
+        text = stages["kernel.ptx"] if "kernel.ptx" in stages else stages["kernel.s"]
+        assert bool(FUSED.search(text.decode() if isinstance(text, bytes) else text)) == fast_math
