@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spirograd.analysis.loop_costs import LARGE
+from spirograd.analysis import loop_costs
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel
@@ -68,7 +68,7 @@ def _having_adstacks(kernel: Kernel, ctx: PassContext) -> bool:
 
 def _being_large(kernel: Kernel, ctx: PassContext) -> bool:
     """All operations together may be too many for one function."""
-    return sum(1 for _ in kernel.walk()) > LARGE
+    return sum(1 for _ in kernel.walk()) > min(loop_costs.LARGE, loop_costs.LARGE_OPERATION)
 
 
 def _having_sites(kernel: Kernel, ctx: PassContext) -> bool:
