@@ -23,9 +23,9 @@ Each decision is a function of this file, or of the pass that takes the number, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from spirograd.analysis.guarded_loops import find_guarded_loop
-from spirograd.analysis.guarded_nests import GuardedNest
 from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
 from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_print, is_report
@@ -36,6 +36,9 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
+
+if TYPE_CHECKING:
+    from spirograd.analysis.guarded_nests import GuardedNest
 
 # --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------
 
