@@ -13,6 +13,8 @@ import spirograd as sg
 from spirograd.base.profiles import PROFILES
 from spirograd.compat import stand_in
 
+FAMILY = ("taichi", "quadrants")  # packages that spirograd can stand in for
+
 
 def profile_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --profile."""
@@ -23,7 +25,14 @@ def profile_argument(parser: argparse.ArgumentParser) -> None:
 def compat_argument(parser: argparse.ArgumentParser) -> None:
     """Add the option --compat."""
     about = "for a program that imports a member of the Taichi family: run it on spirograd, as `python -m spirograd.compat.NAME` does"
-    parser.add_argument("--compat", default="", choices=("taichi", "quadrants"), help=about)
+    parser.add_argument("--compat", default="", choices=FAMILY, help=about)
+
+
+def import_hint(error: Exception) -> str:
+    """Return a line about --compat if a script imports a missing package that it could replace; else nothing."""
+    if not isinstance(error, ModuleNotFoundError) or error.name not in FAMILY:
+        return ""
+    return f"hint: `--compat {error.name}` runs a program that imports {error.name} on spirograd\n"
 
 
 def run_script(script: Path, arguments: Sequence[str], arch: str = "", profile: str = "", compat: str = "") -> int:

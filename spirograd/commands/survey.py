@@ -23,7 +23,7 @@ from pathlib import Path
 from spirograd import dumps
 from spirograd.base.errors import SpirogradValueError
 from spirograd.base.wording import counted
-from spirograd.commands.scripts import compat_argument, run_script
+from spirograd.commands.scripts import compat_argument, import_hint, run_script
 from spirograd.commands.table import table
 from spirograd.report.page import page
 from spirograd.survey import tables
@@ -81,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
     if not sources:
         print(f"{args.script} compiled no kernel", file=sys.stderr)
         return status or 1
+    if status:
+        print(f"{args.script} ended with status {status}: what follows are the kernels that it had compiled", file=sys.stderr)
     with _progress(devices, sources) as progress:
         found = survey(devices, sources, progress)
     print(tables.text(found, table, args.tasks))
@@ -123,8 +125,9 @@ def _run_script(args: argparse.Namespace, compilations: list[dumps.Compilation])
         with collecting() as collector:
             try:
                 status = run_script(args.script, args.rest, args.arch, compat=args.compat)
-            except Exception:
+            except Exception as error:
                 traceback.print_exc()
+                print(import_hint(error), end="", file=sys.stderr)
                 status = 1
         return status, collector.sources()
     finally:

@@ -39,7 +39,7 @@ def summary(survey: Survey) -> str:
     """Return the numbers of kernels, devices and outcomes in one sentence."""
     kernels = len({(result.source, result.kernel) for result in survey.results})
     outcomes = [result.build.outcome for result in survey.results]
-    counts = [f"{outcomes.count(outcome)} {word}" for outcome, word in _COUNTED.items() if outcomes.count(outcome)]
+    counts = [f"{n} {one if n == 1 else more}" for outcome, (one, more) in _COUNTED.items() if (n := outcomes.count(outcome))]
     spilling = sum(1 for result in survey.results if result.build.usage.spills)
     counts += [f"{spilling} with spills"] if spilling else []
     return (
@@ -47,7 +47,13 @@ def summary(survey: Survey) -> str:
     )
 
 
-_COUNTED = {COMPILES: "compile", REFUSED: "are refused", FAILED: "fail", CRASHED: "crash the compiler"}
+# What one task does, and what several do.
+_COUNTED = {
+    COMPILES: ("compiles", "compile"),
+    REFUSED: ("is refused", "are refused"),
+    FAILED: ("fails", "fail"),
+    CRASHED: ("crashes the compiler", "crash the compiler"),
+}
 
 
 def _grouped(results: Iterable[Result], by_task: bool) -> dict[tuple[int, str, str], list[Result]]:

@@ -162,6 +162,61 @@ def test_loops_without_copies(session) -> None:
         assert not has_blocks("cpu", kernel), kernel.__name__
 
 
+@pytest.mark.parametrize("t", [sg.i8, sg.u8, sg.i16, sg.u16], ids=str)
+def test_narrow_integers_wrap(session, arch: str, n: int, t) -> None:
+    what, where = sg.field(t, n), sg.field(sg.i32, n)
+    dtype = what.to_numpy().dtype
+    info, rng = np.iinfo(dtype), np.random.default_rng(1)
+    values, index = rng.integers(info.min, info.max, n, dtype, endpoint=True), rng.integers(0, 7, n).astype(np.int32)
+    what.from_numpy(values)
+    where.from_numpy(index)
+    for atomic, ufunc in ((sg.atomic_add, np.add), (sg.atomic_min, np.minimum), (sg.atomic_xor, np.bitwise_xor)):
+        bins = sg.field(t, 7)
+
+        @sg.kernel
+        def update():
+            for i in what:
+                atomic(bins[where[i]], what[i])
+
+        update()
+        expected = np.zeros(7, dtype)
+        ufunc.at(expected, index, values)
+        np.testing.assert_array_equal(bins.to_numpy(), expected)
+        assert has_blocks(arch, update) or arch != "cpu"
+
+
+def test_a_loop_may_update_what_its_bounds_read(session, arch: str, n: int) -> None:
+    """The bounds are those before the loop, in both tasks."""
+    left = sg.field(sg.i32, 2)
+
+    @sg.kernel
+    def consume():
+        for i in range(left[0]):
+            left[i % 2] -= 1
+
+    left[0] = n
+    consume()
+    assert (left[0], left[1]) == (n - (n + 1) // 2, -(n // 2))
+    assert has_blocks(arch, consume) or arch != "cpu"
+
+
+def test_arrays_that_share_memory(session, arch: str, n: int) -> None:
+    """Updates of elements that the loop does not read, in the array that it reads."""
+
+    @sg.kernel
+    def count(x: sg.types.ndarray(sg.i32, 1), h: sg.types.ndarray(sg.i32, 1)):
+        for i in range(100, x.shape[0]):
+            h[x[i]] += 1
+
+    x, _ = data(2, 100, n)
+    both = sg.ndarray(sg.i32, n)
+    both.from_numpy(x)
+    count(both, both)
+    expected = x.copy()
+    np.add.at(expected, x[100:], 1)
+    np.testing.assert_array_equal(both.to_numpy(), expected)
+
+
 @pytest.mark.archs("cpu")
 def test_updates_out_of_range_change_nothing(session) -> None:
     n = 1 << 14

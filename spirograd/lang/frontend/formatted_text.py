@@ -47,6 +47,8 @@ def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
         if not isinstance(spec, str):
             raise t.syntax_error("a format specification must be known while compiling", node, "write it out, as in `{x:.3f}`")
         value = t.expression(part.value)
+        if t.captures.reads is not None:
+            t.captures.reads.shown(value)
         t.at(node)  # parts have source locations of their own from Python 3.12 on only
         parts += _shown(value, spec, part.conversion == ord("r"))
     texts = [part for part in parts if isinstance(part, str)]

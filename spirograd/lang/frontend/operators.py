@@ -70,6 +70,8 @@ _UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], object]]] = {
 def _binary(t: Tracer, node: ast.BinOp) -> object:
     left, right = t.expression(node.left), t.expression(node.right)
     t.at(node)
+    if t.captures.reads is not None and isinstance(node.op, ast.Mod) and isinstance(left, str):
+        t.captures.reads.shown(right)
     return apply_binary(type(node.op), left, right)
 
 

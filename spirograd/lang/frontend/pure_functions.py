@@ -2,7 +2,7 @@
 
 `is_pure` reads the instructions of a function. It accepts local variables, operators, and names from outside that stand for numbers,
 strings, built-in functions without effects, the module `math`, or other such functions. It refuses assignments to names from outside and to
-attributes, and containers from outside, which other code may change.
+attributes, and what other code may change: containers from outside, and attributes of functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
 
-from spirograd.lang.frontend.read_values import PLAIN
+from spirograd.lang.frontend.read_values import MOST_BITS, PLAIN
 
 _BUILTINS = frozenset((
     abs, all, any, bool, bytes, chr, complex, dict, divmod, enumerate, float, frozenset, int, isinstance, len, list, max, min, ord, pow,
@@ -40,6 +40,8 @@ def _is_pure(function: object, seen: set[types.FunctionType]) -> bool:
     if function in seen:
         return True
     seen.add(function)
+    if any(not name.startswith("_") for name in function.__dict__):
+        return False
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     names = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
     try:
@@ -68,7 +70,12 @@ def _is_usable(value: object, seen: set[types.FunctionType]) -> bool:
     """Return whether a function may use ``value`` from outside."""
     if _is_constant(value) or value is math:
         return True
-    return any(value is one for one in _BUILTINS) or getattr(value, "__module__", None) == math.__name__ or _is_pure(value, seen)
+    return any(value is one for one in _BUILTINS) or is_of_math(value) or _is_pure(value, seen)
+
+
+def is_of_math(value: object) -> bool:
+    """Return whether ``value`` is a function of the module `math`. A function of the program may have its name, by `functools.wraps`."""
+    return type(value) is types.BuiltinFunctionType and value.__module__ == math.__name__
 
 
 def _is_constant(value: object) -> bool:
@@ -84,9 +91,11 @@ def literal(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
 
 
 def is_literal(value: object) -> bool:
-    """Return whether ``value`` is a finite number, a string, or a tuple of these."""
+    """Return whether ``value`` is a finite number, a string, or a tuple of these, and has a text."""
     if type(value) is tuple:
         return all(map(is_literal, value))
+    if type(value) is int and value.bit_length() > MOST_BITS:
+        return False
     return type(value) in PLAIN and (not isinstance(value, float) or math.isfinite(value))
 
 

@@ -35,19 +35,22 @@ from spirograd.lang.tiles import TileType
 
 T = TypeVar("T")
 PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
+MOST_BITS = 2048  # of an integer, which has a text whatever limit `sys.set_int_max_str_digits` sets
 _MOST_VALUES = 20_000  # of one kernel
 _LARGEST_ARRAY = 1 << 22  # bytes of a NumPy array
 # Special methods that may decide what a trace does with an object, and read anything.
 _COMPARING = frozenset(("__eq__", "__ne__", "__hash__"))  # where a trace compares objects, `compares_by_itself` is asked
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 _DECIDING = frozenset((
     "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__len__", "__iter__", "__next__", "__reversed__",
     "__contains__", "__getitem__", "__missing__", "__call__", "__index__", "__int__", "__float__", "__complex__",
-    "__length_hint__", "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__divmod__", "__pow__", "__matmul__",
-    "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "__neg__", "__pos__", "__abs__", "__invert__", "__round__", "__trunc__",
-    "__floor__", "__ceil__", "__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rfloordiv__", "__rmod__", "__rdivmod__", "__rpow__",
-    "__rmatmul__", "__rand__", "__ror__", "__rxor__", "__rlshift__", "__rrshift__", "__array__", "__array_ufunc__", "__array_function__",
+    "__length_hint__", "__divmod__", "__rdivmod__", "__neg__", "__pos__", "__abs__", "__invert__", "__round__", "__trunc__",
+    "__floor__", "__ceil__", "__array__", "__array_ufunc__", "__array_function__",
+    *[f"__{kind}{name}__" for name in _OPERATORS for kind in ("", "r", "i")],
 ))  # fmt: skip
+_SHOWING = frozenset(("__str__", "__repr__", "__format__"))  # of enumerations, which are texts where they are shown
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code defines
+_STANDARD = ("builtins", "typing", "abc", "collections.abc", "contextlib", "os")  # modules of classes that decide what instances are
 _GENERATED = "<string>"  # the file of methods that `dataclasses` writes: they read the members, which are described
 
 
@@ -83,6 +86,8 @@ class Values:
     def add(self, value: object) -> None:
         """Describe a value, and what it holds."""
         kind = type(value)
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise Unrecordable(f"it reads an integer of more than {MOST_BITS} bits")
         if kind in PLAIN:
             self.put(f"{kind.__name__} {value!r}")
             return
@@ -134,6 +139,8 @@ def _name(value: type | types.FunctionType) -> str:
 def _(value: type) -> _Described:
     if type(value) not in (type, abc.ABCMeta, enum.EnumMeta) and not value.__module__.startswith("spirograd."):
         raise Unrecordable(f"it reads the class `{value.__name__}`, whose metaclass may do anything")
+    if any("__subclasshook__" in vars(base) for base in value.__mro__ if base.__module__ not in _STANDARD):
+        raise Unrecordable(f"it reads the class `{value.__name__}`, which decides itself what its instances are")
     return f"class {_name(value)}", list(value) if isinstance(value, enum.EnumMeta) else ()
 
 
@@ -177,6 +184,8 @@ def _(value: BoundFunc) -> _Described:
 
 @_describes(enum.Enum)
 def _(value: enum.Enum) -> _Described:
+    if _decides(type(value)):
+        raise Unrecordable(f"it reads {_called(value)}, which may behave in any way")
     return f"enum {_name(type(value))}.{value.name}", (value.value,)
 
 
@@ -314,6 +323,13 @@ def _may_be_known_by_class(cls: type) -> bool:
     """Return whether instances do nothing by themselves, so that the attributes which a trace reads are all that it depends on."""
     own = _written_classes(cls)
     return own is not None and not any(_defines(base, _DECIDING) for base in own)
+
+
+@functools.cache
+def _decides(cls: type[enum.Enum]) -> bool:
+    """Return whether an enumeration of the program says how its members are shown or computed with."""
+    methods = [method for base in cls.__mro__ for name, method in vars(base).items() if name in _DECIDING | _SHOWING]
+    return any(isinstance(method, types.FunctionType) and method.__globals__.get("__name__") != "enum" for method in methods)
 
 
 def compares_by_itself(value: object) -> bool:

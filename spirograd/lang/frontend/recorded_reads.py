@@ -8,7 +8,7 @@ the result of a Python function that may have effects, makes the trace `refused`
 from __future__ import annotations
 
 import enum
-import math
+import functools
 import types
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ from spirograd.lang import forms
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.func import BoundFunc, Func
-from spirograd.lang.frontend.pure_functions import is_literal, is_pure, literal
+from spirograd.lang.frontend.pure_functions import is_literal, is_of_math, is_pure, literal
 from spirograd.lang.frontend.read_values import PLAIN, Unrecordable, Values, compares_by_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
@@ -36,7 +36,6 @@ _PURE = frozenset((
     isinstance, issubclass, type, callable, str, sorted, divmod, set, frozenset, iter, next, chr, ord, slice, complex,
 ))  # fmt: skip
 _OF_CLASSES = (isinstance, issubclass, type, callable)
-_ARITHMETIC = (np.ufunc, np.dtype)
 _MISSING = object()
 
 
@@ -130,6 +129,11 @@ class Reads:
         if not self.refused and any(map(compares_by_itself, values)):
             self.refuse("it compares objects whose class says how")
 
+    def shown(self, value: object) -> None:
+        """Record that Python makes a text of ``value``."""
+        if not self.refused and not _is_data(value):
+            self.refuse(f"it makes a text of {describe(value)}")
+
     def source(self, func: Func) -> None:
         """Record the source of a function that is inlined or called."""
         if self.refused:
@@ -192,7 +196,14 @@ def _is_of_trace(value: object) -> bool:
 
 
 def _of_library(value: object) -> bool:
-    return str(getattr(value, "__module__", "")).startswith(_LIBRARIES)
+    """Return whether our packages define a function or a class. `functools.wraps` gives a function of the program the module of ours, and a
+    function of ours that of the program; in both cases the function of the program decides what runs."""
+    while isinstance(value, (types.MethodType, functools._lru_cache_wrapper)):
+        value = value.__func__ if isinstance(value, types.MethodType) else value.__wrapped__
+    names = [getattr(value, "__module__", "")]
+    if isinstance(value, types.FunctionType):
+        names.append(value.__globals__.get("__name__", ""))
+    return all(str(name).startswith(_LIBRARIES) for name in names)
 
 
 def _is_pure(callee: object) -> bool:
@@ -204,11 +215,13 @@ def _is_pure(callee: object) -> bool:
         return True
     if owner is not None and not isinstance(owner, (type, types.ModuleType)):
         return type(owner).__module__.startswith("spirograd.lang.frontend.")
-    if type(callee) in _ARITHMETIC or (isinstance(callee, type) and issubclass(callee, np.generic)):
+    if isinstance(callee, np.ufunc):
+        return getattr(np, callee.__name__, None) is callee  # no function of the program that `np.frompyfunc` has wrapped
+    if type(callee) is np.dtype or (isinstance(callee, type) and issubclass(callee, np.generic)):
         return True
     if type(callee).__hash__ is not None and callee in _PURE:
         return True
-    if getattr(callee, "__module__", None) == math.__name__:
+    if is_of_math(callee):
         return True
     return callee is not forms.static_print and (_of_library(callee) or _of_library(type(callee)))
 

@@ -165,6 +165,8 @@ def _print(t: Tracer, node: ast.Call) -> None:
     texts = {name: value for name, value in kwargs.items() if isinstance(value, str)}
     parts: list[Shown] = []
     for k, value in enumerate(args):
+        if t.captures.reads is not None:
+            t.captures.reads.shown(value)
         parts += [texts.get("sep", " ")] if k else []
         parts += text_parts(value)
     emit_print([*parts, texts.get("end", "\n")])

@@ -7,6 +7,7 @@ They become atomics on the bits of floats, loops over compare-and-swap on the wo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 from spirograd.base.artifact import LOCK_WORDS
@@ -76,7 +77,11 @@ class _LowerAtomics(Rewriter):
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
         if ref.dtype.bits == 64 and not self.caps.atomic_int64:
-            message = f"{what} on `{ref.name}` ({ref.dtype}) needs 64-bit atomics, which {owner(self.caps, 'atomic_int64')} lacks"
+            name = re.sub(r"\.\d+$", "", ref.name)  # that of a variable, without the number of its memory
+            need, ability = "64-bit floats" if ref.dtype.is_float else "64-bit integers", "float64" if ref.dtype.is_float else "int64"
+            if getattr(self.caps, ability):
+                need, ability = "64-bit atomics", "atomic_int64"
+            message = f"{what} on `{name}` ({ref.dtype}) needs {need}, which {owner(self.caps, ability)} lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a 32-bit type, or another device")
 
 

@@ -4,8 +4,9 @@ An integer of a missing type becomes an i32 (i8, i16) or u32 (u8, u16) that alwa
 of the narrow type are wrapped at once (`_WRAPPING`), so that all other operations mean the same on the wide type (`_KEPT`). An f16 becomes
 an f32 that f16 can represent: results that may need more bits are rounded at once (`_ROUNDED`). This gives the same numbers as arithmetic
 of f16, because rounding a sum, difference, product, quotient or square root first to 24 and then to 11 bits gives what rounding it to 11
-bits gives: 24 >= 2 * 11 + 2 (S. A. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995). Memory that the device
-cannot access in elements of 8 or 16 bits, including 16-bit floats, is accessed in words (see `packed_subwords`).
+bits gives: 24 >= 2 * 11 + 2 (S. A. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995). A fused product and sum
+and `rsqrt` may differ by the last bit, as they may between drivers. Memory that the device cannot access in
+elements of 8 or 16 bits, including 16-bit floats, is accessed in words (see `packed_subwords`).
 """
 
 from __future__ import annotations

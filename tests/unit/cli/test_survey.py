@@ -105,3 +105,13 @@ def test_a_program_that_fails(tmp_path):
     assert done.returncode == 1 and "ValueError: the end" in done.stderr and "4 kernels on 1 device" in done.stdout
     done = survey(tmp_path, "--devices", "llvm-gfx942", program="import sys\nsys.exit(3)\n")
     assert done.returncode == 3 and "compiled no kernel" in done.stderr
+
+
+def test_programs_that_fail(tmp_path):
+    """Kernels that they have compiled are surveyed; a hint names --compat for packages that it replaces."""
+    done = survey(tmp_path, "--devices", "llvm-gfx942", program=PROGRAM + "\nraise SystemExit(3)\n")
+    assert done.returncode == 3 and "program.py ended with status 3: what follows are the kernels" in done.stderr
+    assert "4 kernels on 1 device" in done.stdout
+    done = survey(tmp_path, "--devices", "llvm-gfx942", program="raise ModuleNotFoundError('missing', name='taichi')\n")
+    assert done.returncode == 1 and "hint: `--compat taichi` runs a program that imports taichi on spirograd" in done.stderr
+    assert "program.py compiled no kernel" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -83,6 +84,23 @@ def closure(value) -> Callable[[], object]:
     return inner
 
 
+def with_attributes(v):
+    with_attributes.calls.append(v)
+    return len(with_attributes.calls)
+
+
+with_attributes.calls = []  # type: ignore[attr-defined]
+
+
+@functools.wraps(math.sin)
+def named_like_sin(v):
+    return len(LOG) * v
+
+
+def calls_named_like_sin(v):
+    return named_like_sin(v)
+
+
 def counter() -> Callable[[], int]:
     count = 0
 
@@ -104,6 +122,9 @@ IMPURE = [
     remembers,
     generates,
     escapes,
+    with_attributes,
+    named_like_sin,
+    calls_named_like_sin,
     closure([]),
     counter(),
     print,
@@ -132,4 +153,4 @@ def test_calls() -> None:
 
 def test_literals() -> None:
     assert is_literal((1, (2.5, "x"), None, b"", True))
-    assert not any(map(is_literal, ([1], math.inf, math.nan, {}, {1}, object(), (1, [2]))))
+    assert not any(map(is_literal, ([1], math.inf, math.nan, {}, {1}, object(), (1, [2]), 1 << 20_000)))

@@ -241,6 +241,88 @@ print(fill.explain())
         assert f"Each process traces the kernel, even if the offline cache has it: {reason}." in run(tmp_path, program)
 
 
+# Expressions that run methods or functions of the program, whose results follow `SCALE`, though every value they name has the same text.
+HIDDEN = [
+    "cosine(0.0)", "root(4.0)", "kept(4.0)", "scaled(3)", "memory.table[5]", "remembers(5)", "Mode.A + 3", "max(Mode.A, 0)",
+    "sum([Mode.A, Mode.A])", "int(str(Named.A))", "int('{}'.format(Named.A))", "int(f'{Named.A}')", "int('%s' % Named.A)",
+    "int(f'{shown}')", "int('%s' % shown)", "int('%s' % (shown,))", "isinstance(3, Any)", "1 << shifted", "ident(1 << 20_000) >> 19_999",
+]  # fmt: skip
+
+
+def test_results_of_methods_and_of_wrapped_functions(tmp_path: Path) -> None:
+    """A later process computes them anew, or traces the kernel."""
+    needs.need("cpu")
+    kernels = "".join(f"""
+@sg.kernel
+def kernel_{k}() -> sg.f32:
+    return sg.cast(sg.static({text}), sg.f32)
+assert kernel_{k}() == {text}, {text!r}
+""" for k, text in enumerate(HIDDEN))  # fmt: skip
+    program = f"""
+import abc, enum, functools, math
+import numpy as np
+import spirograd as sg
+SCALE = 1
+TABLE = [SCALE]
+
+def multiplied(function):
+    @functools.wraps(function)
+    def product(*args):
+        return TABLE[0] * (2.0 if function is sg.sqrt else function(*args))
+    return product
+
+cosine, root = multiplied(math.cos), multiplied(sg.sqrt)
+kept = functools.lru_cache(root)
+scaled = np.frompyfunc(lambda v: v * SCALE, 1, 1)
+
+def memory(): ...
+memory.table = {{5: SCALE}}
+
+def remembers(v):
+    remembers.calls.append(v)
+    return SCALE
+remembers.calls = []
+
+def ident(v):
+    return v
+
+class Mode(enum.IntEnum):
+    A = 1
+    def __add__(self, other):
+        return TABLE[0]
+    __radd__ = __add__
+    def __gt__(self, other):
+        return TABLE[0] > 1
+
+class Named(enum.Enum):
+    A = 1
+    def __str__(self):
+        return str(TABLE[0])
+    def __format__(self, spec):
+        return str(TABLE[0])
+
+class Shown:
+    def __str__(self):
+        return str(TABLE[0])
+
+class Shifted:
+    def __rlshift__(self, other):
+        return TABLE[0]
+
+class Any(abc.ABC):
+    @classmethod
+    def __subclasshook__(cls, other):
+        return SCALE > 1
+
+shown, shifted = Shown(), Shifted()
+sg.init(arch=sg.cpu)
+{kernels}
+assert len(remembers.calls) == 2, "once in the kernel, once outside"
+"""
+    for scale in (1, 1, 2):
+        run(tmp_path, program.replace("SCALE = 1", f"SCALE = {scale}"))
+
+
 def test_calls_of_functions_without_effects_are_repeated(tmp_path: Path) -> None:
     """Results are compared, not the source of the functions."""
     needs.need("cpu")

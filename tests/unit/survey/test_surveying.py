@@ -68,7 +68,7 @@ def test_crashes_and_hangs(crashing, tmp_path):
     text = " ".join(tables.text(found, table).split())
     assert "crashing crashed - - - - - the driver's compiler ended by SIGSEGV" in text
     assert "crashing yes 7 1 3 - 250.0" in text
-    assert text.endswith("6 kernels on 1 device; of their tasks, 3 compile, 1 fail, 2 crash the compiler, 3 with spills")
+    assert text.endswith("6 kernels on 1 device; of their tasks, 3 compile, 1 fails, 2 crash the compiler, 3 with spills")
 
 
 def test_a_defect_fails_one_kernel(tmp_path, monkeypatch):
