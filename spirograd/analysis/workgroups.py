@@ -18,8 +18,6 @@ _DEFAULT = 256
 TOGETHER = 128
 # A multiprocessor of NVIDIA's GPUs holds 32 workgroups and 2,048 invocations, so smaller workgroups leave part of it empty.
 _HALF_FULL = 64
-# The number of workgroups that reach about every multiprocessor of a large GPU.
-_MULTIPROCESSORS = 128
 _IN_GROUPS = ops.TILES | {ops.workgroup_barrier}
 # Operations of a body of which an invocation runs several iterations at a time. Longer bodies would take too many registers. H200, 128M
 # f32: a sine, an exponential and a logarithm (70 operations) take 0.60 ms one by one, 0.38 ms four at a time.
@@ -59,31 +57,16 @@ def groups_together(task: Op, size: int, caps: Capabilities) -> int:
     return max(1, min(TOGETHER, caps.max_group_size) // size)
 
 
-def spreading_size(task: Op, caps: Capabilities) -> int:
-    """Return the workgroup size of a range task (kernel IR) without one: smaller than the default if its iterations contain loops, and are
-    known to be so few that workgroups of the default size would leave multiprocessors idle."""
-    default = min(_DEFAULT, caps.max_group_size)
-    if caps.cpu_driver or task.regions[1].codes.isdisjoint((ops.for_, ops.while_)):
-        return default
-    size, count = default, _count(task)
-    while size >= 2 * _HALF_FULL and count < _MULTIPROCESSORS * size:
-        size //= 2
-    return size
-
-
-def group_alternatives(task: Op, size: int, caps: Capabilities, few: int) -> tuple[str, ...]:
-    """Return the alternatives to workgroups of ``size`` for a range task: sizes that its iterations fill, and ``few`` workgroups that
-    stride, where there would be many times as many."""
-    count = _count(task)
-    names = [name for name, other in GROUP_SIZES.items() if other <= caps.max_group_size and other != size and other < count]
-    strides = not caps.cpu_driver and not task.attr.reductions and count >= _MANY_TIMES * few * size
-    return (*names, FEW_GROUPS) if strides else tuple(names)
-
-
-def _count(task: Op) -> float:
-    """Return the number of iterations of a range task if it is known, else infinity."""
+def group_alternatives(task: Op, caps: Capabilities, few: int) -> tuple[str, ...]:
+    """Return the alternatives to workgroups of the default size for a range task: sizes that its iterations fill, and ``few`` workgroups
+    that stride, where there would be many times as many."""
     begin, end = task.regions[0].results[:2]
-    return end.attr - begin.attr if begin.code is ops.const and end.code is ops.const else math.inf
+    known = begin.code is ops.const and end.code is ops.const
+    count = end.attr - begin.attr if known else math.inf
+    default = min(_DEFAULT, caps.max_group_size)
+    names = [name for name, size in GROUP_SIZES.items() if size <= caps.max_group_size and size != default and size < count]
+    strides = not caps.cpu_driver and not task.attr.reductions and count >= _MANY_TIMES * few * default
+    return (*names, FEW_GROUPS) if strides else tuple(names)
 
 
 def coarsening_factor(task: Op, size: int, caps: Capabilities) -> int:

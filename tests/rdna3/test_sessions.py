@@ -52,32 +52,6 @@ def test_vectors_that_loops_carry(name: str) -> None:
     check(name)
 
 
-def test_few_iterations_with_loops_run_in_small_workgroups() -> None:
-    """The last workgroup of 64 is not full."""
-    sg.init(arch="amdgpu")
-    n, steps = 200, 5
-    x, total = sg.field(sg.f32, n), sg.field(sg.i32, ())
-    count = sg.field(sg.i32, ())
-
-    @sg.kernel
-    def grow():
-        for i in x:
-            for _ in range(count[None]):
-                x[i] = x[i] * (1.5 - x[i])
-            total[None] += i
-
-    start = np.linspace(0.1, 0.9, n).astype(np.float32)
-    x.from_numpy(start)
-    count.fill(steps)
-    grow()
-    expected = start.astype(np.float64)
-    for _ in range(steps):
-        expected = expected * (1.5 - expected)
-    np.testing.assert_allclose(x.to_numpy(), expected, rtol=1e-5)
-    assert total[None] == n * (n - 1) // 2
-    assert 'grow_0", group_size=64' in grow.ir("device")
-
-
 def test_ranges_larger_than_the_grid() -> None:
     """At most 64 workgroups are dispatched, and stride over the rest; the last elements are no multiple of anything."""
     sg.init(arch="amdgpu")

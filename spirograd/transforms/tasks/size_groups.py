@@ -1,14 +1,14 @@
-"""Sizes of workgroups: larger ones where the program asks for too few invocations, smaller ones where few iterations would leave
-multiprocessors idle, and alternatives that measurements may choose, or the one that the options name."""
+"""Sizes of workgroups: larger ones where the program asks for too few invocations, and alternatives to the default that measurements may
+choose, or the one that the options name."""
 
 from __future__ import annotations
 
 from spirograd.analysis.exchangeable import is_exchangeable_task
-from spirograd.analysis.workgroups import TOGETHER, group_alternatives, group_size, is_half_full, spreading_size
+from spirograd.analysis.workgroups import TOGETHER, group_alternatives, is_half_full
 from spirograd.base.options import FEW_GROUPS, GROUP_SIZES
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, TaskAttr
+from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -17,8 +17,8 @@ _FEW = 1024
 
 
 def size_groups(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Choose the workgroup size of tasks for which the program gives none, and note the alternatives, if any size gives the same bits.
-    Enlarge workgroups that are too small for a GPU, unless their threads work together."""
+    """Note the alternatives of tasks whose workgroups have the default size, if any size gives the same bits. Enlarge workgroups that are
+    too small for a GPU, unless their threads work together."""
     return _SizeGroups(kernel, ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
 
@@ -34,15 +34,14 @@ class _SizeGroups(Rewriter):
         if attr.kind != "range_for" or not is_exchangeable_task(op, self.bodies):
             return self.b.append(op)
         if is_half_full(attr.group_size, caps):
-            return self._with(op, replace(attr, group_size=min(TOGETHER, caps.max_group_size)))
+            attr = replace(attr, group_size=min(TOGETHER, caps.max_group_size))
+            return self.b.append(Op(op.code, op.type, (), attr, op.regions, op.loc))
         if attr.group_size or options.group_size:
             return self.b.append(op)
-        size = spreading_size(op, caps)
-        names = group_alternatives(op, size, caps, _FEW)
+        names = group_alternatives(op, self.ctx.caps, _FEW)
+        if not names:
+            return self.b.append(op)
         chosen = options.alternative if options.alternative in names else ""
-        most = _FEW if chosen == FEW_GROUPS else attr.max_groups
-        default = 0 if size == group_size(op, caps, options) else size
-        return self._with(op, replace(attr, alternatives=names, group_size=GROUP_SIZES.get(chosen, default), max_groups=most))
-
-    def _with(self, op: Op, attr: TaskAttr) -> Op:
-        return self.b.append(op if attr == op.attr else Op(op.code, op.type, (), attr, op.regions, op.loc))
+        size, most = GROUP_SIZES.get(chosen, 0), _FEW if chosen == FEW_GROUPS else attr.max_groups
+        attr = replace(attr, alternatives=names, group_size=size, max_groups=most)
+        return self.b.append(Op(op.code, op.type, (), attr, op.regions, op.loc))
