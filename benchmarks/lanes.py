@@ -113,6 +113,34 @@ def binary_search() -> Program:
     return run, places
 
 
+def rare_searches() -> Program:
+    """march, with 24 binary searches in steps that few rays take at a time, 4,096"""
+    side = 1024
+    keys, values = _field(np.sort(_random(side))), _field(_random(side + 1)[1:])
+    starts, found = _field(_random(4096)), sg.field(sg.f32, 4096)
+
+    @sg.kernel
+    def run():
+        for i in found:
+            t, total = 0.9 * starts[i], 0.0
+            while t < 1.0:
+                value = values[int(t * (side - 1))]
+                t += 0.01
+                if value > 0.97 and total < value:
+                    for k in range(24):
+                        low, high, wanted = 0, side, t + 0.001 * k * total
+                        while low < high:
+                            middle = (low + high) // 2
+                            if keys[middle] < wanted:
+                                low = middle + 1
+                            else:
+                                high = middle
+                        total += 0.0001 * low
+            found[i] = total
+
+    return run, found
+
+
 def neighbour_lists() -> Program:
     """neighbour lists, two gathers, `exp`"""
     n, most = 50_000, 24
@@ -386,7 +414,7 @@ def large_fill() -> Program:
 
 
 LANES = (
-    collatz, newton, ray_march, binary_search, neighbour_lists, matrix_product, columns, window, springs, euler_fluxes,
+    collatz, newton, ray_march, binary_search, rare_searches, neighbour_lists, matrix_product, columns, window, springs, euler_fluxes,
     euler_reconstruction, red_black, trial_division, insertion_sort, sparse_product,
 )  # fmt: skip
 STREAMING = (large_map, large_fill)

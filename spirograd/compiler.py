@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spirograd.analysis.adstacks import adstacks_of
+from spirograd.analysis.compared_arrays import compared_arrays
 from spirograd.analysis.effects import effects
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
@@ -30,62 +31,66 @@ from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, TaskAttr
-from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
-from spirograd.transforms.checks.check_barriers import check_barriers
-from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
-from spirograd.transforms.checks.check_loops import check_loops
-from spirograd.transforms.checks.check_overflow import check_overflow
-from spirograd.transforms.checks.check_recursion import check_recursion
-from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
-from spirograd.transforms.loops.add_uncontended import add_uncontended
+from spirograd.transforms.conditional import (
+    add_uncontended,
+    assume_disjoint,
+    block_copies,
+    carry_elements,
+    carry_vectors,
+    check_barriers,
+    check_bounds,
+    check_loops,
+    check_overflow,
+    check_recursion,
+    contract,
+    demote_atomics,
+    diagnostics,
+    distribute,
+    divergence_sites,
+    divide_by_floats,
+    divide_sums,
+    drop_stop_grad,
+    exact_extrema,
+    expand_math,
+    fission_groups,
+    fuse_loops,
+    gather,
+    hoist_space_checks,
+    inline_some,
+    keep_tile_entries,
+    late_stores,
+    lower_atomics,
+    lower_remainder,
+    lower_tasks,
+    outline_parts,
+    place_adstacks,
+    private_copies,
+    reassociate,
+    reductions,
+    size_groups,
+    split_rows,
+    take_space_limits,
+    widen_narrow_types,
+)
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
-from spirograd.transforms.loops.distribute import distribute
-from spirograd.transforms.loops.divide_by_floats import divide_by_floats
-from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
-from spirograd.transforms.loops.split_rows import split_rows
 from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.loops.vectorise import vectorise
-from spirograd.transforms.lowering.carry_vectors import carry_vectors
-from spirograd.transforms.lowering.exact_extrema import exact_extrema
-from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
-from spirograd.transforms.lowering.lower_atomics import lower_atomics
-from spirograd.transforms.lowering.lower_diagnostics import diagnostics
-from spirograd.transforms.lowering.lower_remainder import lower_remainder
-from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
-from spirograd.transforms.lowering.widen_narrow_types import widen_narrow_types
-from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
-from spirograd.transforms.simplification.divide_sums import divide_sums
-from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
-from spirograd.transforms.simplification.inline_calls import inline_some
-from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
-from spirograd.transforms.tasks.block_copies import block_copies
-from spirograd.transforms.tasks.carry_elements import carry_elements
-from spirograd.transforms.tasks.contract import contract
-from spirograd.transforms.tasks.demote_atomics import demote_atomics
-from spirograd.transforms.tasks.disjoint_arrays import assume_disjoint, compared_arrays
 from spirograd.transforms.tasks.forward_memory import forward_memory
-from spirograd.transforms.tasks.fuse import Decision, fuse_loops
-from spirograd.transforms.tasks.gather import gather
-from spirograd.transforms.tasks.keep_tile_entries import keep_tile_entries
-from spirograd.transforms.tasks.late_stores import late_stores
 from spirograd.transforms.tasks.offload import offload
-from spirograd.transforms.tasks.place_adstacks import place_adstacks
-from spirograd.transforms.tasks.private_copies import private_copies
-from spirograd.transforms.tasks.reductions import reductions
-from spirograd.transforms.tasks.size_groups import size_groups
 
 if TYPE_CHECKING:
     from spirograd.ir.interp_state import OnOp
+    from spirograd.transforms.tasks.fuse import Decision
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 
@@ -128,8 +133,9 @@ def compile_kernel(
         kernel = run.apply(check_barriers, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         kernel = run.apply(inline_some, kernel, "kernel")
-        for check, wanted in ((check_recursion, True), (check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
-            kernel = run.apply(check, kernel, "kernel") if wanted else kernel
+        kernel = run.apply(check_recursion, kernel, "kernel")
+        kernel = run.apply(check_overflow, kernel, "kernel")
+        kernel = run.apply(check_bounds, kernel, "kernel")
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
         interpreted = caps.target.interpreted
         if interpreted and not run.takes_loops(kernel):
@@ -219,8 +225,14 @@ class _Pipeline:
 
     def begin(self, kernel: Kernel) -> None:
         if self.ctx.options.verify:
-            verify(kernel, "kernel")
+            self.verify(kernel, "kernel")
         self.record("kernel.ir", kernel)
+
+    def verify(self, kernel: Kernel, level: str) -> None:
+        """See `spec.verify`. Imported here because programs run without verification."""
+        from spirograd.ir.spec import verify
+
+        verify(kernel, level)
 
     def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
         """Run a pass; ``level`` is that of its result."""
@@ -228,7 +240,7 @@ class _Pipeline:
             new = transform(kernel, self.ctx)
         if self.ctx.options.verify and (new is not kernel or level != self.level):
             try:
-                verify(new, level)
+                self.verify(new, level)
             except AssertionError as error:
                 error.args = (f"after {transform.__name__}: {error}",)
                 raise

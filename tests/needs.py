@@ -22,6 +22,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime import loader
 from spirograd.survey.drivers import DRIVERS
+from validation import rdna3
 from validation.tools import llvm_program, naga_program
 
 # Tests of `amdgpu` then run on the emulator of validation/rdna3.
@@ -120,6 +121,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     "validation": _validation_layer,
     "gpus": _gpus,
     **{name: _driver(name) for name in ("swiftshader", "radv-gfx1030")},
+    "radv-gfx1100": lambda: rdna3.missing(rdna3.RADV),
     "naga-translate": lambda: None if naga_program() else "not built: validation/naga/build",
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},

@@ -59,7 +59,10 @@ LATER_KINDS = {
     "CooperativeMatrixLayout": {"RowMajorKHR": 0, "ColumnMajorKHR": 1},
     "CooperativeMatrixUse": {"MatrixAKHR": 0, "MatrixBKHR": 1, "MatrixAccumulatorKHR": 2},
 }  # fmt: skip
-LATER_CAPABILITY = {"enumerant": "CooperativeMatrixKHR", "value": 6022, **_EXTENSION}
+LATER_ENUMERANTS = (
+    ("Capability", {"enumerant": "CooperativeMatrixKHR", "value": 6022, **_EXTENSION}),
+    ("ExecutionMode", {"enumerant": "MaximallyReconvergesKHR", "value": 6023, "capabilities": ["Shader"]}),
+)
 
 
 def add_later(core: dict[str, Any]) -> None:
@@ -68,9 +71,10 @@ def add_later(core: dict[str, Any]) -> None:
     core["instructions"] += [row for row in LATER_INSTRUCTIONS if row["opname"] not in there]
     core["instructions"].sort(key=lambda row: row["opcode"])
     kinds = {kind["kind"]: kind for kind in core["operand_kinds"]}
-    capabilities = kinds["Capability"]["enumerants"]
-    if all(row["enumerant"] != LATER_CAPABILITY["enumerant"] for row in capabilities):
-        capabilities.append(LATER_CAPABILITY)
+    for name, later in LATER_ENUMERANTS:
+        enumerants = kinds[name]["enumerants"]
+        if all(row["enumerant"] != later["enumerant"] for row in enumerants):
+            enumerants.append(later)
     for name, values in LATER_KINDS.items():
         if name not in kinds:
             rows = [{"enumerant": enumerant, "value": value} for enumerant, value in values.items()]

@@ -23,7 +23,9 @@ from validation.tools import ABSENT, LIMITS, Limit
 
 _ARCH = (
     "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
-    "amdgpu for gfx1100; it needs `pip install tinygrad`. vulkan-m1 is a session on vulkan with the profile m1, and so on"
+    "amdgpu for gfx1100; it needs `pip install tinygrad`. radv is the same emulator with the machine code that AMD's Vulkan driver of Mesa "
+    "makes of the modules of target vulkan; it needs `ci/drivers --prepare`, too. vulkan-m1 is a session on vulkan with the profile m1, "
+    "and so on"
 )
 
 
@@ -55,10 +57,10 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _back_ends() -> list[str]:
-    """Return the back ends that work here, and the emulator."""
+    """Return the back ends that work here, and the emulators."""
     names = ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal")
-    emulator = [] if rdna3.missing() else [rdna3.NAME]
-    return [*[arch for arch in names if arch in sg.available_archs()], *emulator]
+    emulators = [name for name in (rdna3.NAME, rdna3.RADV) if not rdna3.missing(name)]
+    return [*[arch for arch in names if arch in sg.available_archs()], *emulators]
 
 
 def _restricted(present: list[str]) -> list[str]:

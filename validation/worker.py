@@ -39,10 +39,11 @@ def main() -> None:
     name_of_arch, *names = sys.argv[1:]
     arch, _, profile = name_of_arch.partition("-")
     cases = {case.name: case for case in load()}
-    with rdna3.emulated() if arch == rdna3.NAME else contextlib.nullcontext():
+    emulators = (rdna3.NAME, rdna3.RADV)
+    with rdna3.emulated(arch) if arch in emulators else contextlib.nullcontext(arch) as back_end:
         for name in names:
             print(json.dumps({"begin": name}), flush=True)
-            print(json.dumps(run("amdgpu" if arch == rdna3.NAME else arch, cases[name], profile)), flush=True)
+            print(json.dumps(run(back_end, cases[name], profile)), flush=True)
         sg.reset()
 
 

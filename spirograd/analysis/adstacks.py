@@ -50,3 +50,13 @@ def checked_capacities(kernel: Kernel) -> frozenset[int]:
     these."""
     words = [op.attr for op in kernel.walk() if op.code is ops.adstack_word] if ops.adstack_word in kernel.codes else []
     return frozenset([number for kind, number in words if kind == AdstackWord.CAPACITY])
+
+
+def word(kind: AdstackWord, number: int) -> TempRef:
+    """Return the temporary that holds a word of an adstack, or the number of thread slots of a task."""
+    return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
+
+
+def is_placed(kernel: Kernel) -> bool:
+    """Return whether ``kernel``, a list of tasks, places its adstacks itself."""
+    return any(op.code is ops.task and op.attr.places for op in kernel.body.ops)

@@ -23,9 +23,9 @@ Each decision is a function of this file, or of the pass that takes the number, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from spirograd.analysis.guarded_loops import find_guarded_loop
-from spirograd.analysis.guarded_nests import GuardedNest
 from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
 from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_print, is_report
@@ -36,6 +36,9 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
+
+if TYPE_CHECKING:
+    from spirograd.analysis.guarded_nests import GuardedNest
 
 # --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------
 
@@ -158,6 +161,9 @@ _ACCESS, _DIVERGENT_LOAD = 8, 4
 # The same for a division of integers by a variable. Divisions take as long in vectors as one by one, or nearly, also those of lanes that
 # have ended: in a divergent loop, these are most of the lanes (trial division: six of seven).
 _DIVISION, _DIVERGENT_DIVISION = 16, 64
+# The share of lanes that need a loop behind a branch in a loop in which lanes diverge. Each lane enters it in an iteration of its own, so
+# the inner loop runs again and again for a few lanes, as where a ray that has hit something searches for the place.
+_BEHIND_BRANCH = 0.5
 # The same for vectors that are loaded completely, to take every n-th element.
 _INTERLEAVED_LOAD = 2
 # A body without loops, or with loops that LLVM unrolls: LLVM vectorises it unless there are branches with effects, or around loads, which
@@ -266,20 +272,23 @@ class _Work:
         self.masks = masks
         self.load = _DIVERGENT_LOAD if plan.divergent else _ACCESS
         self.chain = False
-        self.arithmetic = self.scattered = 0
+        self.arithmetic = 0.0
+        self.scattered = 0
 
-    def add(self, region: Region, times: int, entered: int = 0, division: int = _DIVISION) -> None:
+    def add(self, region: Region, times: int, entered: int = 0, diverged: bool = False, share: float = 1.0, behind: float = 1.0) -> None:
         """Count the operations of a region. ``times``: the number of its runs for each iteration; ``entered``: for a loop, the number of
-        its entries; ``division``: the cost of a division by a variable."""
+        its entries; ``diverged``: whether lanes diverge in a loop around; ``share``: of the lanes, those that need the region; ``behind``:
+        those that would need a loop in it."""
         for op in region.ops[:-1]:
             if op.code in (ops.for_, ops.while_):
                 trip_count = times * trips(op)
                 self.chain |= op.code is ops.while_ or (trip_count >= _SHORTEST and self._gains(op))
                 for inner in op.regions:
-                    self.add(inner, trip_count, times, _DIVERGENT_DIVISION if op in self.plan.divergent else division)
+                    self.add(inner, trip_count, times, diverged or op in self.plan.divergent, behind, behind)
                 continue
+            within = behind * _BEHIND_BRANCH if diverged and op in self.plan.divergent else behind
             for inner in op.regions:
-                self.add(inner, times, division=division)
+                self.add(inner, times, 0, diverged, share, within)
             if is_report(op) or is_print(op):  # runs rarely
                 continue
             if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_adstack(op)):
@@ -287,9 +296,9 @@ class _Work:
                 cost = self._cost(op)
                 self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
             elif op.code in (ops.idiv, ops.irem) and self.plan.varies(op) and op.args[1].code is not ops.const:
-                self.scattered += times * division
+                self.scattered += times * (_DIVERGENT_DIVISION if diverged else _DIVISION)
             elif op.code not in _FREE_IN_LANES and op in self.plan.varying:
-                self.arithmetic += times
+                self.arithmetic += times * share
 
     def _cost(self, op: Op) -> int:
         if op.code is not ops.load:

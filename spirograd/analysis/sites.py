@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel
+from spirograd.ir.nodes import Kernel, Op
 
 _SITES = frozenset((ops.check, ops.print_))
 
@@ -19,3 +19,8 @@ def collect_sites(kernel: Kernel) -> tuple[tuple[FaultSite, ...], tuple[PrintSit
         elif op.code is ops.print_:
             prints.setdefault(op.attr)
     return tuple(faults), tuple(prints)
+
+
+def is_space_check(op: Op) -> bool:
+    """Return whether ``op`` checks the size of an index space."""
+    return op.code is ops.check and op.attr.code == "space"

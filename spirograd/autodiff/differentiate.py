@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence, Set
 from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
-from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
@@ -30,8 +29,7 @@ from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, Kernel, Ref, callee_of
-from spirograd.ir.spec import verify
-from spirograd.transforms.checks.space_limits import hoist_space_checks
+from spirograd.transforms.conditional import hoist_space_checks
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.inline_calls import inline_calls
 from spirograd.transforms.simplification.simplify import simplify
@@ -53,11 +51,11 @@ def differentiate(
         source = inline_calls(kernel if repeated else load_stored_results(kernel), ctx)
         primal = simplify(hoist_space_checks(source, ctx), ctx)
         if mode == "constant":
-            return _verified(forward(primal, shadow, ctx, True), options)
+            return _forward(primal, shadow, ctx, True)
         primal, warnings = serial_shared_products(primal, shadow)
         if mode == "forward":
-            tangents = forward(serial_products(primal, ctx), shadow, ctx, False)
-            return _verified(replace(tangents, warnings=(*warnings, *tangents.warnings)), options)
+            tangents = _forward(serial_products(primal, ctx), shadow, ctx, False)
+            return replace(tangents, warnings=(*warnings, *tangents.warnings))
         primal = prepared(primal, ctx)
         unclean, gradient, residuals, lost = _reversed(primal, shadow, ctx)
         saving, ends = None, shadow
@@ -69,8 +67,7 @@ def differentiate(
             unclean, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
         recorded = records(gradient, unclean)
         main, counting, capacities = sizing(gradient, ctx, {record.adstack.capacity: record.every for record in recorded})
-        for part in (main, *[each.kernel for each in counting]) if options.verify else ():
-            verify(part, "kernel")
+        _verify(options, main, *[each.kernel for each in counting])
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         return Derivative(
             main,
@@ -117,9 +114,21 @@ def _saving(
         lost = (*lost, *more)
 
 
-def _verified(derivative: Derivative, options: CompileOptions) -> Derivative:
+def _verify(options: CompileOptions, *kernels: Kernel) -> None:
+    """See `spec.verify`. Imported here because programs run without verification."""
     if options.verify:
-        verify(derivative.kernel, "kernel")
+        from spirograd.ir.spec import verify
+
+        for kernel in kernels:
+            verify(kernel, "kernel")
+
+
+def _forward(primal: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool) -> Derivative:
+    """See `forward.forward`, which gradients do without."""
+    from spirograd.autodiff.forward import forward
+
+    derivative = forward(primal, shadow, ctx, constant)
+    _verify(ctx.options, derivative.kernel)
     return derivative
 
 
@@ -159,13 +168,11 @@ def _reversed(
 ) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
     """Return the reverse of a prepared primal, its gradient kernel, its residuals, and the lost values that it needs."""
     loops = nested_loops(primal, nesting)
-    if ctx.options.verify:
-        verify(loops.kernel, "kernel")
+    _verify(ctx.options, loops.kernel)
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
     unclean = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter, nested=loops)
     gradient = clean(unclean.kernel, ctx)
-    if ctx.options.verify:
-        verify(gradient, "kernel")
+    _verify(ctx.options, gradient)
     residuals, conflicts = memory_residuals(primal, gradient)
     lost = (*old_values(primal, gradient), *late_temps(primal, gradient), *conflicts)
     return unclean, without_states(gradient), residuals, lost

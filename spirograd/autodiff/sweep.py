@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from spirograd.analysis.sites import is_space_check
 from spirograd.autodiff.adjoint_values import combine, element, entries
 from spirograd.autodiff.segments import Segments
 from spirograd.base.caps import Capabilities
@@ -13,7 +14,6 @@ from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import AdstackRef, LoopAttr, Op, Region, TempKind, TempRef, ref_of
-from spirograd.transforms.checks.space_limits import is_space_check
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class Capabilities:
     subgroup_shuffle: bool = False
     subgroup_read: bool = False  # whether an invocation can read a value of any other invocation of its subgroup
     subgroup_ballot: bool = False  # whether the invocations of a subgroup vote by one instruction
+    # Whether modules can ask that the invocations of a subgroup reconverge after branches and in each iteration of a loop.
+    maximal_reconvergence: bool = False
     subgroup_reductions: tuple[str, ...] = ()  # the kinds by which programs reduce 32-bit integers over subgroups in one instruction
     subgroup_scans: tuple[str, ...] = ()  # the same for inclusive scans
     matrix_shapes: tuple[str, ...] = ()  # products that subgroups compute together, see `base/matrix_shapes.py`

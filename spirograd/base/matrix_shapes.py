@@ -1,12 +1,16 @@
-"""Products of small matrices that the 32 invocations of a subgroup compute together by instructions of the device.
+"""Products of small matrices that the invocations of a subgroup compute together by instructions of the device.
 
-They compose a product a @ b + c of tiles of n x n entries. An invocation holds n * n / 32 entries of each matrix, block after block. PTX
-defines which ones (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); Vulkan leaves it to the driver
+They compose a product a @ b + c of tiles of n x n entries, which 32 invocations compute. An invocation holds n * n / 32 entries of c, block
+after block. PTX defines which ones (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); Vulkan leaves it to the driver
 (SPV_KHR_cooperative_matrix).
+
+If the 32 invocations are one subgroup, it holds n * n / 32 entries of a and b, too. If they are four subgroups of 8, each computes a
+quarter of c, and holds the half of a, and the half of b, that it needs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from spirograd.base.dtypes import DType, f16, f32, f64
@@ -37,7 +41,7 @@ class EntryIndex:
 class MatrixShape:
     """A product a @ b + c, of ``rows`` x ``depth``, ``depth`` x ``columns`` and ``rows`` x ``columns`` entries. ``factor``: the type of a
     and b; ``total``: of c and the result. ``a``, ``b``, ``c``: the places of the entries that a lane has of each; () where only the driver
-    knows."""
+    knows. ``lanes``: the invocations of a subgroup, 32 or 8."""
 
     factor: DType
     total: DType
@@ -47,6 +51,12 @@ class MatrixShape:
     a: tuple[EntryIndex, ...] = ()
     b: tuple[EntryIndex, ...] = ()
     c: tuple[EntryIndex, ...] = ()
+    lanes: int = LANES
+
+    @property
+    def divisions(self) -> int:
+        """The number of parts into which the subgroups divide the rows, and the columns, of a tile."""
+        return math.isqrt(LANES // self.lanes)
 
     def extents(self, use: str) -> tuple[int, int]:
         """Rows and columns of one of the matrices."""
@@ -59,16 +69,23 @@ class MatrixShape:
     def held(self, use: str) -> int:
         """Return how many entries of one of the matrices an invocation holds."""
         rows, columns = self.extents(use)
-        return rows * columns // LANES
+        return rows * columns // self.lanes
 
     def blocks(self, n: int, use: str) -> list[tuple[int, int]]:
-        """Return the first row and column of each block of a matrix of n x n entries, in the order in which invocations hold them."""
+        """Return the first row and column of each block that a subgroup holds of a matrix of n x n entries, in the order in which
+        invocations hold them. They count from the first row and column of the subgroup's part."""
         rows, columns = self.extents(use)
-        return [(row, column) for row in range(0, n, rows) for column in range(0, n, columns)]
+        part = n // self.divisions
+        height, width = (part if use in (A, TOTAL) else n), (n if use == A else part)
+        return [(row, column) for row in range(0, height, rows) for column in range(0, width, columns)]
+
+    def held_of_tile(self, n: int, use: str) -> int:
+        """Return how many entries of a matrix of n x n an invocation holds."""
+        return len(self.blocks(n, use)) * self.held(use)
 
 
 def held_entries(n: int) -> int:
-    """Return how many entries of a tile of n x n an invocation holds."""
+    """Return how many entries of a total of n x n an invocation holds."""
     return n * n // LANES
 
 
@@ -108,4 +125,5 @@ SHAPES: dict[str, MatrixShape] = {
     # Vulkan only.
     "m16n16k16_f16": MatrixShape(f16, f32, 16, 16, 16),
     "m16n16k8_f16": MatrixShape(f16, f32, 16, 16, 8),
+    "m8n8k8_f16": MatrixShape(f16, f32, 8, 8, 8, lanes=8),
 }

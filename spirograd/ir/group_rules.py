@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import NoReturn, Protocol
 
 from spirograd.base.dtypes import VOID, DType, Vec, i32, u1, u32, u64
-from spirograd.base.matrix_shapes import LANES, SHAPES, TOTAL, USES, held_entries, row_stride
+from spirograd.base.matrix_shapes import SHAPES, TOTAL, USES, A, B, held_entries, row_stride
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, SharedRef
 
@@ -35,6 +34,8 @@ def in_group(v: Verifier, op: Op) -> None:
 
 
 _FACTORS = {shape.total: shape.factor for shape in SHAPES.values()}
+# How many times the entries of a total an invocation holds of a factor, at most.
+_MOST_HELD = max(shape.divisions for shape in SHAPES.values())
 
 
 def subgroup_barrier(v: Verifier, op: Op) -> None:
@@ -68,11 +69,17 @@ def tile(v: Verifier, op: Op) -> None:
         v.fail(op, "makes a vector")
     t, held = vector.elem, vector.n
     if op.code is ops.tile_product:
-        v.need(t in _FACTORS and types == [_FACTORS[t]] * 2 * held + [t] * held, op, f"takes {held} entries of two factors, and of a total")
+        factors = len(types) - held
+        known = t in _FACTORS and types == [_FACTORS[t]] * factors + [t] * held
+        v.need(
+            known and factors > 0 and factors % (2 * held) == 0, op, f"takes entries of two factors, {held} or more, and {held} of a total"
+        )
     elif op.code is ops.tile_rows:
         v.need(types == [t] * held_entries(held), op, f"takes {held_entries(held)} values of {t}")
     else:
-        v.need(types == [t] * math.isqrt(held * LANES) and op.attr in USES, op, f"takes a row of {t}, and says what the tile is")
+        most = 1 if op.attr == TOTAL else _MOST_HELD
+        fits = held in [times * held_entries(len(types)) for times in range(1, most + 1)]
+        v.need(types == [t] * len(types) and fits and op.attr in USES, op, f"takes a row of {t}, and says what the tile is")
 
 
 def matrix(v: Verifier, op: Op) -> None:
@@ -82,9 +89,10 @@ def matrix(v: Verifier, op: Op) -> None:
     shape = SHAPES.get(name)
     if shape is None or use not in USES:
         v.fail(op, f"there is no product {name!r} of matrices, or no {use!r} in it")
-    t, held, types = shape.element(use), held_entries(n), [a.type for a in op.args]
+    t, held, types = shape.element(use), shape.held_of_tile(n, use), [a.type for a in op.args]
     if op.code is ops.matrix_product:
-        v.need(types == [shape.factor] * 2 * held + [t] * held, op, f"takes {held} entries of two factors, and of a total")
+        factors = [shape.factor] * (shape.held_of_tile(n, A) + shape.held_of_tile(n, B))
+        v.need(types == factors + [t] * held, op, f"takes {held} entries of two factors, and of a total")
     else:
         v.need(isinstance(ref, SharedRef) and ref.dtype is t and ref.length >= n * row_stride(n, t), op, f"the memory holds rows of {t}")
         v.need(types == [t] * (held if op.code is ops.matrix_store else 0), op, f"a store takes {held} entries of {t}")

@@ -297,14 +297,18 @@ def _tile_rows(op: Op, waits: Mapping[int, Wait]) -> list[object]:
 def _tile_entries(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     rows = [wait[1] for wait in waits.values()]
     tile = np.array(rows[: len(rows[0])])
-    return [tuple(held) for held in (tile.T if op.attr == TRANSPOSED else tile).reshape(len(waits), -1)]
+    entries = (tile.T if op.attr == TRANSPOSED else tile).reshape(-1)
+    assert isinstance(op.type, Vec)
+    return [tuple(held) for held in np.resize(entries, (len(waits), op.type.n))]
 
 
 def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[object]:
     """Return the entries of products, with sums in the order of the inner index."""
     assert isinstance(op.type, Vec)
     n, held, total = math.isqrt(op.type.n * len(waits)), op.type.n, op.type.elem.np
-    a, b, c = (np.array([wait[1][k : k + held] for wait in waits.values()], total).reshape(n, n) for k in (0, held, 2 * held))
+    factor = (len(op.args) - held) // 2
+    ends = ((0, factor), (factor, 2 * factor), (2 * factor, len(op.args)))
+    a, b, c = (np.resize([wait[1][k:end] for wait in waits.values()], (n, n)).astype(total) for k, end in ends)
     with np.errstate(all="ignore"):
         for k in range(n):
             c = c + a[:, k : k + 1] * b[k : k + 1]

@@ -445,7 +445,7 @@ tile_entries = _op(
     None,
     "pure",
     "attr what the tile is in products, one of `matrix_shapes.USES`; args the row of n that this invocation of 32 has of a tile of n rows: a "
-    "vector of the n * n / 32 entries that it holds for the device's instructions.",
+    "vector of the n * n / 32 entries, or twice as many of a factor, that it holds for the device's instructions.",
     level="lowered",
 )
 tile_rows = _op(
@@ -484,7 +484,7 @@ matrix_product = _op(
     level="device",
 )
 
-# Operations on tiles, which all threads of a group run together. The group is one subgroup.
+# Operations on tiles, which all threads of a group run together. The group is one subgroup, or four.
 TILES = frozenset((tile_entries, tile_rows, tile_product))
 # Operations that threads of a group reach together: the threads of a subgroup, or all.
 MEETING_IN_SUBGROUPS = TILES | {subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan}

@@ -23,9 +23,9 @@ def has_instruction(factor: DType, total: DType) -> bool:
     """
     options, scope = language_options(), groups.current("a tile")
     begin, end = scope.count
-    complete = scope.size == LANES and options.subgroup_size == LANES and are_whole(begin, end, LANES)
-    name = shape_for(options.matrix_shapes, total)
-    return complete and name is not None and SHAPES[name].factor is factor
+    complete = scope.size == LANES and are_whole(begin, end, LANES)
+    shape = SHAPES.get(shape_for(options.matrix_shapes, total) or "")
+    return complete and shape is not None and shape.lanes == options.subgroup_size and shape.factor is factor
 
 
 def fused(a: Value, b: Value, c: Value) -> Value:
@@ -53,9 +53,10 @@ def by_instruction(c: list[Value], a: list[Value], b: list[Value], negative: boo
     Between products in a row, and in loops of them, the tile stays in the instruction's layout: see the pass `keep_tile_entries`.
     """
     left = [scalar.emit(ir.neg, entry) for entry in a] if negative else a
+    n, shape = len(c), SHAPES[shape_for(language_options().matrix_shapes, c[0].dtype) or ""]
     matrices = ((left, A), (b, TRANSPOSED if transposed else B), (c, TOTAL))
-    entries = [entry for rows, use in matrices for entry in _parts(ir.tile_entries, rows, held_entries(len(c)), use)]
-    return _parts(ir.tile_rows, _parts(ir.tile_product, entries, held_entries(len(c))), len(c))
+    entries = [entry for rows, use in matrices for entry in _parts(ir.tile_entries, rows, shape.held_of_tile(n, use), use)]
+    return _parts(ir.tile_rows, _parts(ir.tile_product, entries, held_entries(n)), n)
 
 
 def _parts(code: ir.OpCode, operands: Sequence[Value], count: int, attr: object = None) -> list[Value]:

@@ -14,6 +14,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.base.profiles import owner
 from spirograd.ir import nodes as ir_nodes
+from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, TaskAttr, called
 from spirograd.ir.slot_names import slot_names
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
@@ -96,6 +97,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.grouped = attr.grouped
     e.run(task.regions[0])
     module.entry_point(function.id, ENTRY_POINT, attr.group_size)
+    if caps.maximal_reconvergence and attr.grouped and any(not ops.MEETING_IN_SUBGROUPS.isdisjoint(r.codes) for r in regions):
+        module.reconverges(function.id)
     # Without this, a driver may compute anything for infinities, NaN and -0.0: x / 0.0 was 0 on lavapipe.
     module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
     if not options.fast_math:

@@ -1,6 +1,7 @@
 """Emitters of products of tiles by cooperative matrices (SPV_KHR_cooperative_matrix).
 
-Only the driver knows which invocation holds which entries.
+Only the driver knows which invocation holds which entries. If subgroups are smaller than groups, each computes a part of the total, which
+its number determines.
 
 Invocations hold the entries of a matrix as scalars, in the order in which the matrix numbers its components. The specification leaves their
 count to the driver: devices offer products only where it is known, see `runtime/devices/vulkan/features.py`.
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.base.matrix_shapes import SHAPES, TOTAL, TRANSPOSED, A, B, MatrixShape, held_entries, row_stride
+from spirograd.base.dtypes import u32
+from spirograd.base.matrix_shapes import SHAPES, TOTAL, TRANSPOSED, A, B, MatrixShape, row_stride
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region, SharedRef
-from spirograd.spirvgen.emit_workgroup import shared_variable
+from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
+from spirograd.spirvgen.emit_workgroup import builtin_word, shared_variable
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
 
@@ -30,16 +32,31 @@ def uses_matrices(regions: Sequence[Region]) -> bool:
 
 
 class _Rows:
-    """Rows of tiles in shared memory."""
+    """Rows of a tile in shared memory."""
 
-    def __init__(self, e: Emitter, ref: SharedRef, n: int) -> None:
+    def __init__(self, e: Emitter, ref: SharedRef, n: int, shape: MatrixShape, use: str) -> None:
         self.e, self.type, self.stride = e, ref.dtype, row_stride(n, ref.dtype)
         self._array = shared_variable(e, ref)
+        self._first = self._first_of_part(n // shape.divisions, use, shape.divisions) if shape.divisions > 1 else None
+
+    def _first_of_part(self, size: int, use: str, divisions: int) -> int:
+        """Return the index of the first entry of the part that the subgroup holds: rows and columns of the total, the same rows of a, the
+        same columns of b."""
+        e, word = self.e, self.e.type(u32)
+        number, count = builtin_word(e, BuiltIn.SUBGROUP), e.m.constant_u32(divisions)
+        row, column = (e.f.value(name, word, number, count) for name in ("UDiv", "UMod"))
+        steps = {A: [(row, self.stride)], B: [(column, 1)], TRANSPOSED: [(column, self.stride)]}
+        terms = [
+            e.f.value("IMul", word, part, e.m.constant_u32(size * step)) for part, step in steps.get(use, [(row, self.stride), (column, 1)])
+        ]
+        return terms[0] if len(terms) == 1 else e.f.value("IAdd", word, *terms)
 
     def at(self, row: int, column: int) -> int:
         e = self.e
-        pointer = e.m.pointer("Workgroup", e.type(self.type))
-        return e.f.value("AccessChain", pointer, self._array, e.m.constant_u32(row * self.stride + column))
+        pointer, index = e.m.pointer("Workgroup", e.type(self.type)), e.m.constant_u32(row * self.stride + column)
+        if self._first is not None:
+            index = e.f.value("IAdd", e.type(u32), self._first, index)
+        return e.f.value("AccessChain", pointer, self._array, index)
 
     def load(self, matrix: int, row: int, column: int, layout: int = _BY_ROWS) -> int:
         e = self.e
@@ -89,7 +106,8 @@ def _define(e: Emitter, op: Op, entries: Sequence[int]) -> None:
 
 def emit_load(e: Emitter, op: Op) -> None:
     (name, n, use), ref = op.attr
-    shape, rows = SHAPES[name], _Rows(e, ref, n)
+    shape = SHAPES[name]
+    rows = _Rows(e, ref, n, shape, use)
     entries = []
     for row, column in shape.blocks(n, use):
         place = (column, row, _BY_COLUMNS) if use == TRANSPOSED else (row, column, _BY_ROWS)
@@ -99,15 +117,18 @@ def emit_load(e: Emitter, op: Op) -> None:
 
 def emit_store(e: Emitter, op: Op) -> None:
     (name, n, use), ref = op.attr
-    shape, rows = SHAPES[name], _Rows(e, ref, n)
+    shape = SHAPES[name]
+    rows = _Rows(e, ref, n, shape, use)
     for (row, column), matrix in _joined(e, shape, use, n, op.args).items():
         rows.store(matrix, row, column)
 
 
 def emit_product(e: Emitter, op: Op) -> None:
     name, n = op.attr
-    shape, held = SHAPES[name], held_entries(n)
-    a, b, total = (_joined(e, shape, use, n, op.args[k * held : (k + 1) * held]) for k, use in enumerate((A, B, TOTAL)))
+    shape = SHAPES[name]
+    first, second = shape.held_of_tile(n, A), shape.held_of_tile(n, A) + shape.held_of_tile(n, B)
+    parts = ((A, op.args[:first]), (B, op.args[first:second]), (TOTAL, op.args[second:]))
+    a, b, total = (_joined(e, shape, use, n, entries) for use, entries in parts)
     for k in range(0, n, shape.depth):
         for row, column in total:
             operands = (a[row, k], b[k, column], total[row, column])

@@ -45,15 +45,18 @@ def emit_thread_slot(e: Emitter, op: Op) -> None:
     e.ids[op] = e.bitcast(_first_component(e, "GlobalInvocationId"), u32, i32)
 
 
+def builtin_word(e: Emitter, name: BuiltIn) -> int:
+    """Return the value of a built-in, a u32."""
+    if name is BuiltIn.WORKGROUPS:
+        return _first_component(e, "NumWorkgroups")
+    word = e.type(u32)
+    if name is not BuiltIn.LOCAL:
+        e.m.capability("GroupNonUniform")  # built-ins of subgroups, which the grammar also assigns to OpenCL
+    return e.f.load(word, e.m.builtin(_SCALARS[name], word))
+
+
 def emit_builtin(e: Emitter, op: Op) -> None:
-    if op.attr is BuiltIn.WORKGROUPS:
-        value = _first_component(e, "NumWorkgroups")
-    else:
-        word = e.type(u32)
-        if op.attr is not BuiltIn.LOCAL:
-            e.m.capability("GroupNonUniform")  # built-ins of subgroups, which the grammar also assigns to OpenCL
-        value = e.f.load(word, e.m.builtin(_SCALARS[op.attr], word))
-    e.ids[op] = e.bitcast(value, u32, i32)
+    e.ids[op] = e.bitcast(builtin_word(e, op.attr), u32, i32)
 
 
 def shared_variable(e: Emitter, ref: SharedRef) -> int:

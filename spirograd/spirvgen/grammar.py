@@ -325,7 +325,7 @@ ENUMERANTS: dict[str, dict[str, int]] = {
         "SignedZeroInfNanPreserve": 4461, "RoundingModeRTE": 4462, "RoundingModeRTZ": 4463, "StencilRefReplacingEXT": 5027,
         "OutputLinesEXT": 5269, "OutputPrimitivesEXT": 5270, "OutputTrianglesEXT": 5298, "PixelInterlockOrderedEXT": 5366,
         "PixelInterlockUnorderedEXT": 5367, "SampleInterlockOrderedEXT": 5368, "SampleInterlockUnorderedEXT": 5369,
-        "ShadingRateInterlockOrderedEXT": 5370, "ShadingRateInterlockUnorderedEXT": 5371},
+        "ShadingRateInterlockOrderedEXT": 5370, "ShadingRateInterlockUnorderedEXT": 5371, "MaximallyReconvergesKHR": 6023},
     "StorageClass": {"UniformConstant": 0, "Input": 1, "Uniform": 2, "Output": 3, "Workgroup": 4, "CrossWorkgroup": 5, "Private": 6,
         "Function": 7, "Generic": 8, "PushConstant": 9, "AtomicCounter": 10, "Image": 11, "StorageBuffer": 12, "CallableDataKHR": 5328,
         "IncomingCallableDataKHR": 5329, "RayPayloadKHR": 5338, "HitAttributeKHR": 5339, "IncomingRayPayloadKHR": 5342,

@@ -147,7 +147,11 @@ class Module:
             self._capabilities[name] = None
             extension = CAPABILITY_EXTENSIONS.get(name)
             if extension is not None:
-                self._extensions[extension] = None
+                self.extension(extension)
+
+    def extension(self, name: str) -> None:
+        """Declare an extension. Those that bring capabilities follow from these."""
+        self._extensions[name] = None
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -297,6 +301,12 @@ class Module:
         model = self.use_enumerant("ExecutionModel", "GLCompute")
         self.add("entry_point", "EntryPoint", model, function, *text_words(name), *self.interface)
         self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", "LocalSize"), local_size, 1, 1)
+
+    def reconverges(self, function: int) -> None:
+        """Append the execution mode of SPV_KHR_maximal_reconvergence: invocations that take a path of the structured control flow run it
+        together, in each iteration of each loop."""
+        self.extension("SPV_KHR_maximal_reconvergence")
+        self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", "MaximallyReconvergesKHR"))
 
     def float_mode(self, function: int, mode: str, widths: Sequence[int]) -> None:
         """Append an execution mode of SPV_KHR_float_controls for all float types of these widths that the module has so far."""

@@ -10,8 +10,11 @@ from spirograd.spirvgen.module import ModuleError
 # Arguments of spirv-val, by target.
 _ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout"), "wgpu": ("--target-env", "vulkan1.2")}
 _TIMEOUT_SECONDS = 120
-# The message of versions before v2023.4 about cooperative matrices.
-_TOO_OLD = "Invalid capability operand: 6022"
+# Messages of versions that are older than an extension -> the extension, and the first version that knows it.
+_TOO_OLD = {
+    "Invalid capability operand: 6022": ("cooperative matrices", "v2023.4"),
+    "Invalid execution mode operand: 6023": ("maximal reconvergence", "v2024.1"),
+}
 
 
 def available() -> bool:
@@ -28,6 +31,7 @@ def validate(module: bytes, target: str) -> None:
     done = subprocess.run(command, input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     if done.returncode:
         message = f"spirv-val: {(done.stderr or done.stdout).decode(errors='replace').strip()}"
-        if _TOO_OLD in message:
-            message += "\n  this spirv-val knows no cooperative matrices: install SPIRV-Tools v2023.4 or newer"
+        for sign, (extension, version) in _TOO_OLD.items():
+            if sign in message:
+                message += f"\n  this spirv-val knows no {extension}: install SPIRV-Tools {version} or newer"
         raise ModuleError(message)

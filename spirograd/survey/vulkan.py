@@ -66,18 +66,36 @@ class VulkanCompiler:
         """Return what the driver made of each task of ``kernel``. After a crash, another process goes on with the next task."""
         return [self._task(kernel.binaries[task.binary], f"{kernel.name} ({task.name})") for task in kernel.tasks]
 
-    def _task(self, module: bytes, name: str) -> Build:
+    def listings(self, module: bytes, name: str, subgroup_size: int) -> tuple[dict[str, Statistic], dict[str, str]]:
+        """Return the statistics and all listings of one module (see `Inspection`) for subgroups of this size. Raises
+        SpirogradRuntimeError if the driver refuses the module or crashes."""
+        request = {"module": base64.b64encode(module).decode(), "name": name, "listings": True, "subgroup_size": subgroup_size}
+        try:
+            answer = self._ask(request)
+        except _Ended as error:
+            raise SpirogradRuntimeError(f"{name}: the driver's compiler {error}") from None
+        if "error" in answer:
+            raise SpirogradRuntimeError(str(answer["error"]))
+        return answer["statistics"], answer["listings"]  # type: ignore[return-value]
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, object]:
+        """Return the answer to a request; after a crash, from another process. Raises _Ended, or SpirogradRuntimeError."""
         if self._process is None:
-            try:
-                self._start()
-            except SpirogradRuntimeError as error:
-                return Build(FAILED, str(error))
+            self._start()
         assert self._process is not None
         try:
-            answer = self._process.ask({"module": base64.b64encode(module).decode(), "name": name}, SECONDS)
-        except _Ended as error:
+            return self._process.ask(request, SECONDS)
+        except _Ended:
             self._process = None
+            raise
+
+    def _task(self, module: bytes, name: str) -> Build:
+        try:
+            answer = self._ask({"module": base64.b64encode(module).decode(), "name": name})
+        except _Ended as error:
             return Build(CRASHED, f"the driver's compiler {error}")
+        except SpirogradRuntimeError as error:
+            return Build(FAILED, str(error))
         if "error" in answer:
             return Build(FAILED, str(answer["error"]))
         statistics: dict[str, Statistic] = answer["statistics"]  # type: ignore[assignment]

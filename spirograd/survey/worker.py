@@ -1,7 +1,8 @@
 """A process that compiles modules by the Vulkan driver that its environment selects; `vulkan` is the other end.
 
 Messages are lines of JSON. The first one tells about the device: its ``name``, ``driver`` and ``capabilities``, or the ``error``. Then each
-request with a ``module`` and a ``name`` has an answer: ``seconds``, ``statistics`` and ``listings`` of the pipeline, or the ``error``.
+request with a ``module`` and a ``name`` has an answer: ``seconds``, ``statistics`` and ``code`` of the pipeline, or the ``error``. If
+``listings`` is true in the request, the answer has all listings, too; ``subgroup_size`` in it is as of `Pipelines.create`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            inspection = inspector.inspect(base64.b64decode(request["module"]), request["name"])
+            inspection = inspector.inspect(base64.b64decode(request["module"]), request["name"], request.get("subgroup_size", 0))
         except SpirogradError as error:
             _send(answers, {"error": str(error)})
             continue
         code = machine_code(inspection.listings)
         text = "" if code is None else inspection.listings[code]
-        _send(answers, {"seconds": inspection.seconds, "statistics": inspection.statistics, "code": text})
+        listings = {"listings": inspection.listings} if request.get("listings") else {}
+        _send(answers, {"seconds": inspection.seconds, "statistics": inspection.statistics, "code": text, **listings})
     # The driver is not asked to tidy up: a null device may fail at it.
     answers.close()
     os._exit(0)

@@ -78,6 +78,9 @@ MODULE_ALLOWED = {
 LATE = {
     # Large libraries, and the interpreter, that other targets do without.
     ("compiler", "spirograd.ir.interp"),
+    ("autodiff", "spirograd.autodiff.forward"),
+    ("autodiff", "spirograd.ir.spec"),
+    ("compiler", "spirograd.ir.spec"),
     ("compiler", "spirograd.llvmgen.emit"),
     ("compiler", "spirograd.llvmgen.gpu"),
     ("compiler", "spirograd.llvmgen.translate"),
@@ -97,6 +100,12 @@ LATE = {
     ("lang", "spirograd.lang.frontend.recorded_reads"),
     ("lang", "spirograd.lang.frontend.stored_traces"),
     ("lang", "spirograd.lang.frontend.trace_storing"),
+    # Passes that most kernels do without. The others of `transforms.conditional` stand there in a table.
+    ("transforms", "spirograd.transforms.checks.space_limits"),
+    ("transforms", "spirograd.transforms.loops.list_iterations"),
+    ("transforms", "spirograd.transforms.loops.vector_loops"),
+    ("transforms", "spirograd.transforms.lowering.group_fission"),
+    ("transforms", "spirograd.transforms.tasks.fuse"),
     ("api", "spirograd.derivatives.gradient"),
     ("api", "spirograd.ad.replay"),
 }

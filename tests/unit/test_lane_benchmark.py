@@ -21,6 +21,12 @@ def test_both_forms_are_measured(make):
     assert without > 0.0 and with_lanes > 0.0 and chosen == "lanes"
 
 
+def test_loops_that_lanes_enter_one_after_another_do_not_run_in_lanes():
+    """A search that all lanes begin together gains from lanes; behind branches of a march, few lanes need it at a time."""
+    choices = [lanes.measure(make, 1, 0.0)[2] for make in (lanes.binary_search, lanes.rare_searches)]
+    assert [choice.partition(",")[0] for choice in choices] == ["lanes", "no lanes"]
+
+
 def test_stores_are_measured():
     assert min(lanes.measure_stores(lanes.large_fill, 1, 0.0)) > 0.0
 

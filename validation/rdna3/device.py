@@ -21,7 +21,7 @@ from validation.rdna3 import launch
 from validation.rdna3.memory import Memory, OutOfMemory
 
 ARCHITECTURE = "gfx1100"
-_CAPACITY = 1 << 29
+CAPACITY = 1 << 29
 # The largest number of workgroups, so that kernels stride over larger ranges; and of invocations if only the device knows the range.
 _GROUPS, _FILL = 64, 512
 
@@ -37,7 +37,7 @@ class Executable:
 class Emulator:
     """A `Device`. A launch returns when it is done; ``instructions``: how many sets of waves have executed so far."""
 
-    def __init__(self, capacity: int = _CAPACITY) -> None:
+    def __init__(self, capacity: int = CAPACITY) -> None:
         self.info = DeviceInfo("amdgpu", f"emulated {ARCHITECTURE}", f"NumPy {np.__version__}")
         self.caps = amdgpu.capabilities(ARCHITECTURE)
         self.waits = 0
@@ -114,15 +114,20 @@ class Emulator:
                 address = self.memory.allocate(len(block))
                 self.memory.slice(address, len(block))[:] = np.frombuffer(block, np.uint8)
                 arguments = address.to_bytes(8, "little")
-            for task, count in zip(kernel.tasks, counts):
+            for number, (task, count) in enumerate(zip(kernel.tasks, counts)):
                 size = max(task.group_size, 1)
                 each, most, _ = grid_limits(task, self.caps, "discrete")
                 wanted = -(-_FILL // size) if count is None else -(-count // each)
                 groups = min(wanted, most, _GROUPS)
                 if groups:
-                    self.instructions += launch.launch(executable.objects[task.binary], task.entry, groups, size, arguments)
+                    self.instructions += self.run_task(executable, number, groups, size, arguments)
             if address:
                 self.memory.free(address)
+
+    def run_task(self, executable: Executable, number: int, groups: int, size: int, arguments: bytes) -> int:
+        """Run task ``number`` of a kernel; return how many instructions that took."""
+        task = executable.kernel.tasks[number]
+        return launch.launch(executable.objects[task.binary], task.entry, groups, size, arguments)
 
     def synchronize(self) -> None:
         with self._lock:
@@ -136,4 +141,4 @@ class Emulator:
 
 def open(*, device_memory_bytes: int | None = None, **options: Any) -> Emulator:
     """As the modules of devices have it. Options of drivers mean nothing here."""
-    return Emulator(min(device_memory_bytes or _CAPACITY, _CAPACITY))
+    return Emulator(min(device_memory_bytes or CAPACITY, CAPACITY))

@@ -1,4 +1,4 @@
-"""Kernels of code objects, launched with a grid of workgroups and a kernarg segment."""
+"""Machine code, launched with a grid of workgroups: `run`; and kernels of code objects, which get a kernarg segment: `launch`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,20 @@ from validation.rdna3.waves import LANES, Waves, pack
 # How many lanes run in lockstep at most: workgroups beyond that run after the others.
 _LANES_AT_A_TIME = 1 << 15
 _NEAREST, _ALL_SUBNORMALS = 0, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the waves of a kernel get. ``entry``: the address of its first instruction; ``vectors``: how many vector registers."""
+
+    entry: int
+    vectors: int
+    shared_bytes: int
+    scratch_bytes: int
+
+
+# Writes the scalar registers of waves that are about to start: the waves, the workgroup of each, and the number of each in its workgroup.
+Registers = Callable[[Waves, np.ndarray, np.ndarray], None]
 
 
 @dataclass(eq=False)
@@ -55,14 +69,12 @@ def launch(loaded: Loaded, kernel: str, groups: int, group_size: int, arguments:
     try:
         memory.slice(address, len(segment))[:] = np.frombuffer(segment, np.uint8)
         memory.slice(packet, 64)[:] = np.frombuffer(_packet(about, groups, group_size, address), np.uint8)
-        each, instructions = max(_LANES_AT_A_TIME // group_size, 1), 0
-        for first in range(0, groups, each):
-            some = np.arange(first, min(first + each, groups))
-            instructions += _run(loaded, about, some, group_size, {"kernarg_segment_ptr": address, "dispatch_ptr": packet})
+        registers = _registers(about, {"kernarg_segment_ptr": address, "dispatch_ptr": packet})
+        resources = Resources(loaded.base + about.entry, about.vectors, about.shared_bytes, about.scratch_bytes)
+        return run(loaded.program, memory, resources, groups, group_size, registers, loaded.trace)
     finally:
         memory.free(address)
         memory.free(packet)
-    return instructions
 
 
 def _check(about: Kernel) -> None:
@@ -96,28 +108,49 @@ def _packet(about: Kernel, groups: int, group_size: int, kernarg: int) -> bytes:
     return struct.pack("<HHHHHHIIIIIQQQQ", *sizes, 0, kernarg, 0, 0)
 
 
-def _run(loaded: Loaded, about: Kernel, groups: np.ndarray, group_size: int, addresses: dict[str, int]) -> int:
+def _registers(about: Kernel, addresses: dict[str, int]) -> Registers:
+    """The user registers that a descriptor asks for, then the numbers of the workgroup."""
+
+    def write(waves: Waves, groups: np.ndarray, _: np.ndarray) -> None:
+        register = 0
+        for what, length in about.user_registers:
+            value = addresses.get(what, about.scratch_bytes if what == "private_segment_size" else 0)
+            for k in range(length):
+                waves.s[register] = value >> 32 * k & 0xFFFFFFFF
+                register += 1
+        register = about.workgroup_register
+        for axis, wanted in enumerate(about.workgroup_ids):
+            if wanted:
+                waves.s[register] = groups if axis == 0 else 0
+                register += 1
+
+    return write
+
+
+def run(
+    program: Program,
+    memory: Memory,
+    resources: Resources,
+    groups: int,
+    group_size: int,
+    registers: Registers,
+    trace: Callable[[Instruction, Waves], None] | None = None,
+) -> int:
+    """Run ``groups`` workgroups, some at a time; return how many instructions that took. Raises EmulatorError."""
+    each, instructions = max(_LANES_AT_A_TIME // group_size, 1), 0
     per_group = -(-group_size // LANES)
-    count = len(groups) * per_group
-    number = np.arange(count)
-    local = number // per_group
-    waves = Waves.start(about.vectors, number, local, loaded.base + about.entry)
-    register = 0
-    for what, length in about.user_registers:
-        value = addresses.get(what, about.scratch_bytes if what == "private_segment_size" else 0)
-        for k in range(length):
-            waves.s[register] = value >> 32 * k & 0xFFFFFFFF
-            register += 1
-    register = about.workgroup_register
-    for axis, wanted in enumerate(about.workgroup_ids):
-        if wanted:
-            waves.s[register] = groups[local] if axis == 0 else 0
-            register += 1
-    item = (number % per_group)[:, None] * LANES + np.arange(LANES)
-    waves.v[0] = item  # y and z, in the bits above, are 0
-    waves.set_exec(pack(item < group_size))
-    shared = Private(len(groups), about.shared_bytes, "shared memory")
-    scratch = Private(count * LANES, about.scratch_bytes, "scratch memory")
-    dispatch = Dispatch(loaded.program, Spaces(loaded.memory, shared, scratch), per_group, loaded.trace)
-    dispatch.run(waves)
-    return dispatch.instructions
+    for first in range(0, groups, each):
+        some = np.arange(first, min(first + each, groups))
+        number = np.arange(len(some) * per_group)
+        local, place = number // per_group, number % per_group
+        waves = Waves.start(resources.vectors, number, local, resources.entry)
+        registers(waves, some[local], place)
+        item = place[:, None] * LANES + np.arange(LANES)
+        waves.v[0] = item  # y and z, in the bits above, are 0
+        waves.set_exec(pack(item < group_size))
+        shared = Private(len(some), resources.shared_bytes, "shared memory")
+        scratch = Private(len(number) * LANES, resources.scratch_bytes, "scratch memory")
+        dispatch = Dispatch(program, Spaces(memory, shared, scratch), per_group, trace)
+        dispatch.run(waves)
+        instructions += dispatch.instructions
+    return instructions

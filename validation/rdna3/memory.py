@@ -13,7 +13,7 @@ _ALIGNMENT = 256
 # Between buffers, so that an index that leaves its buffer by less does not reach another one; and how many buffers there may be.
 _GAP, _BUFFERS = 1 << 16, 1 << 13
 _UNDEFINED = 0xA5
-FIRST_ADDRESS = 0x7A00_0000_0000
+_FIRST_ADDRESS = 0x7A00_0000_0000
 
 
 class OutOfMemory(Exception):
@@ -53,11 +53,13 @@ class Bytes:
 
 
 class Memory(Bytes):
-    """Global memory: buffers that were allocated, with space between them. ``capacity``: how many bytes they may have in all."""
+    """Global memory: buffers that were allocated, with space between them. ``capacity``: how many bytes they may have in all. ``first``:
+    the lowest address."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, first: int = _FIRST_ADDRESS) -> None:
         super().__init__(capacity + _GAP * _BUFFERS)  # pages that nothing touches cost nothing
         self.capacity = capacity
+        self._first = first
         self._used = 0
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -76,10 +78,10 @@ class Memory(Bytes):
         self._starts.insert(at, offset)
         self._ends.insert(at, offset + nbytes)
         self._used += nbytes
-        return FIRST_ADDRESS + offset
+        return self._first + offset
 
     def free(self, address: int) -> None:
-        at = self._starts.index(address - FIRST_ADDRESS)
+        at = self._starts.index(address - self._first)
         start, end = self._starts.pop(at), self._ends.pop(at)
         self._used -= end - start
         insort(self._free, (start, _room(end - start)))
@@ -102,7 +104,7 @@ class Memory(Bytes):
 
     def offsets(self, addresses: Array, size: int) -> Array:
         """Where ``size`` bytes at each of ``addresses`` lie. Raises AccessError."""
-        offsets = (addresses - np.uint64(FIRST_ADDRESS)).view(np.int64)
+        offsets = (addresses - np.uint64(self._first)).view(np.int64)
         if not len(offsets):
             return offsets
         low, high = int(offsets.min()), int(offsets.max()) + size

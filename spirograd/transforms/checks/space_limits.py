@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spirograd.analysis.sites import is_space_check
 from spirograd.analysis.sizes import size_of
 from spirograd.base.artifact import SpaceLimit
 from spirograd.base.dtypes import VOID, DType, u32
@@ -20,11 +21,6 @@ from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
 _LEAVES = frozenset((ops.const, ops.arg, ops.shape))
-
-
-def is_space_check(op: Op) -> bool:
-    """Return whether ``op`` checks the size of an index space."""
-    return op.code is ops.check and op.attr.code == "space"
 
 
 def hoist_space_checks(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from spirograd.analysis.exchangeable import is_exchangeable
 from spirograd.analysis.loop_costs import MASKED_LANES, LaneGain, has_masks, lane_count, lane_gain, lanes_of, prefers_scalar_iterations
@@ -16,10 +17,11 @@ from spirograd.ir.nodes import ChunkAttr, Kernel, LoopAttr, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.vector_functions import has_vector_forms
 from spirograd.transforms.loops.chunk_loop_rewriter import ChunkLoopRewriter
-from spirograd.transforms.loops.list_iterations import ListedNest, ListIterations, find_listed_nests
-from spirograd.transforms.loops.vector_loops import VectorLoop, build_vector_loop
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
+
+if TYPE_CHECKING:
+    from spirograd.transforms.loops.list_iterations import ListedNest
 
 
 def vectorise(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -56,7 +58,7 @@ class _Vectorise(ChunkLoopRewriter):
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
         op = loop.loop
-        nests = find_listed_nests(loop, self.ctx.options, self.ctx.caps)
+        nests = self._listed_nests(loop)
         if nests and self._lists(loop):
             return self._list(loop, nests)
         if not op.attr.independent or (nests and not is_exchangeable(loop.body, self.bodies)):
@@ -68,6 +70,14 @@ class _Vectorise(ChunkLoopRewriter):
         if not prefers_scalar_iterations(loop.body):
             return self.keep(op)
         return self.b.append(Op(op.code, op.type, self.args(op), replace(op.attr, vectorise="no"), op.regions, op.loc, op.primal))
+
+    def _listed_nests(self, loop: ChunkLoop) -> list[ListedNest]:
+        """See `find_listed_nests`, which is imported when a loop has an inner loop."""
+        if ops.for_ not in loop.body.codes:
+            return []
+        from spirograd.transforms.loops.list_iterations import find_listed_nests
+
+        return find_listed_nests(loop, self.ctx.options, self.ctx.caps)
 
     def _lists(self, loop: ChunkLoop) -> bool:
         """Return whether to list iterations of the guarded nests of ``loop``, unless the options name an alternative. Note the
@@ -85,6 +95,8 @@ class _Vectorise(ChunkLoopRewriter):
 
     def _list(self, loop: ChunkLoop, nests: Sequence[ListedNest]) -> Op:
         """Build ``loop`` with its ``nests`` listed."""
+        from spirograd.transforms.loops.list_iterations import ListIterations
+
         op = loop.loop
         rewriter = ListIterations(self.b, nests, lane_count(self.ctx.caps), self._vector_functions(), index_ranges(loop))
         attr = LoopAttr(vectorise="vectors")
@@ -104,7 +116,9 @@ class _Vectorise(ChunkLoopRewriter):
         return gain.runs_in_lanes != (self.ctx.options.alternative == alternative)
 
     def _vectorise(self, loop: ChunkLoop, plan: Uniformity) -> None:
-        """Build the vector loop of ``loop`` here."""
+        """Build the vector loop of ``loop`` here. Imported here because many loops are vectorised by LLVM, or not at all."""
+        from spirograd.transforms.loops.vector_loops import VectorLoop, build_vector_loop
+
         op, caps = loop.loop, self.ctx.caps
         adstacks = any(map(is_adstack, plan.body.walk()))
         self.chunks = replace(self.chunks, lanes=lane_count(caps) if adstacks else 1, unit=MASKED_LANES if plan.groups is not None else 1)

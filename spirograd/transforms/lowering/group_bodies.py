@@ -254,7 +254,7 @@ class MaskedBody(GroupBody):
         self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))
         self._barrier()
 
-    # --- tiles: groups of a single subgroup ------------------------------------------------------------------------------------
+    # --- tiles: groups of a single subgroup, or of four ----------------------------------------------------------------------
 
     def _tile_entries(self, op: Op) -> Op:
         """Return the entries of a tile. Rows are stored to shared memory, from which invocations load the entries that the instruction
@@ -284,9 +284,10 @@ class MaskedBody(GroupBody):
 
     def _between_barriers(self, code: ops.OpCode, args: Sequence[Op], attr: object, t: Type) -> Op:
         b = self.b
-        b.emit(ops.subgroup_barrier, type=VOID)
+        barrier = ops.subgroup_barrier if self.caps.subgroup_size == self.size else ops.workgroup_barrier
+        b.emit(barrier, type=VOID)
         result = b.emit(code, *args, attr=attr, type=t)
-        b.emit(ops.subgroup_barrier, type=VOID)
+        b.emit(barrier, type=VOID)
         return result
 
     def _shared_rows(self, n: int, t: Type) -> SharedRef:

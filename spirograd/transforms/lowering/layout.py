@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from spirograd.analysis.adstacks import adstacks_of, checked_capacities, guard_of
+from spirograd.analysis.adstacks import adstacks_of, checked_capacities, guard_of, is_placed, word
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base.adstack_layout import ADDRESSING, PLACED, AdstackWord
 from spirograd.base.artifact import STRUCT_CODES, ArgBlock, Slot
@@ -38,7 +38,6 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.digits import digit_of, joined, offset_of
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
 from spirograd.transforms.pass_context import PassContext
-from spirograd.transforms.tasks.place_adstacks import is_placed, word
 
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31

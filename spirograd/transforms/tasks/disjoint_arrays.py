@@ -4,26 +4,18 @@ disjoint, and otherwise runs code that was compiled without marks (`CompileOptio
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from math import prod
 
+from spirograd.analysis.compared_arrays import Array, array_of
 from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.effects import touches
-from spirograd.base.artifact import DisjointArray, Effects
-from spirograd.base.dtypes import storage
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, Kernel, Op, Ref
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-# An array argument, by its number, in one of its roles.
-Array = tuple[int, str]
 # The largest number of arrays with marks in a kernel, because each launch compares every pair of them.
 MOST_DISJOINT = 8
-
-
-def array_of(ref: ArrayRef) -> Array:
-    return ref.arg, ref.role
 
 
 def marked_arrays(kernel: Kernel) -> set[Array]:
@@ -53,18 +45,6 @@ def assume_disjoint(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 def _private_updates(loop: Op) -> int:
     return len(private_updates(loop.regions[0], loop.args[:2]))
-
-
-def compared_arrays(kernel: Kernel, effects: Effects) -> tuple[DisjointArray, ...]:
-    """Return the arrays with marks, which each launch compares, or none if ``kernel``, which has these effects, writes none of them."""
-    refs = {array_of(ref): ref for _, ref in kernel.accesses if isinstance(ref, ArrayRef) and ref.disjoint}
-    written = {(index, part) for kind, index, part in effects.all_written() if kind == "array"}
-    arrays = []
-    for index, role in sorted(refs):
-        ref = refs[index, role]
-        nbytes = prod(ref.element_shape) * storage(ref.dtype).size
-        arrays.append(DisjointArray(index, role, ref.ndim, nbytes, not written.isdisjoint({(index, role), (index, "")})))
-    return tuple(arrays) if len(arrays) > 1 and any(array.written for array in arrays) else ()
 
 
 def mark_disjoint(kernel: Kernel, arrays: Collection[Array]) -> Kernel:

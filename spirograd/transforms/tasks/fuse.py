@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
+from spirograd.analysis.compared_arrays import Array, array_of
 from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
 from spirograd.base.caps import Capabilities
@@ -23,7 +24,7 @@ from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
-from spirograd.transforms.tasks.disjoint_arrays import MOST_DISJOINT, Array, array_of, fits, mark_disjoint
+from spirograd.transforms.tasks.disjoint_arrays import MOST_DISJOINT, fits, mark_disjoint
 
 # The largest number of operations of a fused loop, by whether tasks run as invocations: `python -m benchmarks.fusing` shows the cost of
 # more. On CPUs, LLVM interleaves iterations of short loops only: with 32 operations in total, a fused loop is 1.5 times as fast; with 96 it

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from spirograd.analysis.axes import Bound
+from spirograd.analysis.compared_arrays import Array, array_of
 from spirograd.analysis.loop_invariants import contents
 from spirograd.analysis.scatters import Preimage, Preimages, Scatter, scatters
 from spirograd.base.dtypes import i32, u1
@@ -22,7 +23,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.threaded import Cell, Threaded, restore
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
-from spirograd.transforms.tasks.disjoint_arrays import Array, array_of, fits, mark_disjoint
+from spirograd.transforms.tasks.disjoint_arrays import fits, mark_disjoint
 
 # The number of operations that may be recomputed for each atomic that is saved, by whether tasks run as invocations.
 _WORTH = {False: 40, True: 128}

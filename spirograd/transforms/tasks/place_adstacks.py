@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.analysis.adstacks import adstacks_of, checked_capacities, counter, guard_of, sizes_of
+from spirograd.analysis.adstacks import adstacks_of, checked_capacities, counter, guard_of, sizes_of, word
 from spirograd.base.adstack_layout import ADDRESSING, AdstackWord, Layout, LayoutArithmetic, Numbered
 from spirograd.base.artifact import AdstackInfo, FaultSite
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, ArrayRef, Kernel, Op, Region, TaskAttr, TempKind, TempRef
+from spirograd.ir.nodes import AdstackRef, ArrayRef, Kernel, Op, Region, TaskAttr
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
@@ -57,16 +57,6 @@ def place_adstacks(kernel: Kernel, ctx: PassContext) -> Kernel:
     checked = checked_capacities(kernel)
     asking = [_asking(op, k, adstacks, checked) for k, op in enumerate(tasks, 1)]
     return kernel.with_body(Region((), (*first, *asking, end)))
-
-
-def word(kind: AdstackWord, number: int) -> TempRef:
-    """Return the temporary that holds a word of an adstack, or the number of thread slots of a task."""
-    return TempRef(f"{kind}{number}", i32, kind=TempKind(kind), number=number)
-
-
-def is_placed(kernel: Kernel) -> bool:
-    """Return whether ``kernel``, a list of tasks, places its adstacks itself."""
-    return any(op.code is ops.task and op.attr.places for op in kernel.body.ops)
 
 
 class _Place:

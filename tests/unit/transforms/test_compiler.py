@@ -67,7 +67,7 @@ def test_an_artifact() -> None:
 @pytest.mark.parametrize("target", ["cpu", "vulkan"])
 def test_a_kernel_is_verified_again_only_after_a_pass_that_changed_it(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Kernel, str]] = []
-    monkeypatch.setattr("spirograd.compiler.verify", lambda kernel, level: seen.append((kernel, level)))
+    monkeypatch.setattr("spirograd.ir.spec.verify", lambda kernel, level: seen.append((kernel, level)))
     compile_kernel(total("add", f32), Capabilities(target, **FULL), CompileOptions(verify=True))
     levels = ("kernel", "lowering", "device", *(["loops"] if target == "cpu" else []))
     assert {level for _, level in seen} == set(levels)

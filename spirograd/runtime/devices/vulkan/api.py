@@ -52,6 +52,7 @@ _STRUCTURE_TYPES = {
     "VkPipelineExecutableInfoKHR": "PIPELINE_EXECUTABLE_INFO_KHR",
     "VkPipelineLayoutCreateInfo": "PIPELINE_LAYOUT_CREATE_INFO",
     "VkPipelineShaderStageCreateInfo": "PIPELINE_SHADER_STAGE_CREATE_INFO",
+    "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo": "PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO",
     "VkQueryPoolCreateInfo": "QUERY_POOL_CREATE_INFO",
     "VkSemaphoreCreateInfo": "SEMAPHORE_CREATE_INFO",
     "VkSemaphoreTypeCreateInfo": "SEMAPHORE_TYPE_CREATE_INFO",

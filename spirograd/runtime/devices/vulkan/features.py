@@ -11,7 +11,7 @@ from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
+from spirograd.base.matrix_shapes import SHAPES, MatrixShape
 from spirograd.base.profiles import restricted
 from spirograd.base.records import dataclass, replace
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
@@ -29,12 +29,14 @@ from spirograd.runtime.devices.vulkan.api import (
     text,
 )
 from spirograd.runtime.devices.vulkan.instance import Instance
+from spirograd.runtime.devices.vulkan.later_structures import LATER, later_structure
 
 _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Features"
 _CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
 _MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
 _EXECUTABLE = "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR"
+_RECONVERGENCE = "VkPhysicalDeviceShaderMaximalReconvergenceFeaturesKHR"
 EXECUTABLES = "VK_KHR_pipeline_executable_properties"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
@@ -44,6 +46,7 @@ _CHAIN = (
     (_FLOAT2, "VK_EXT_shader_atomic_float2"),
     (_CLOCK, "VK_KHR_shader_clock"),
     (_MATRIX, "VK_KHR_cooperative_matrix"),
+    (_RECONVERGENCE, "VK_KHR_shader_maximal_reconvergence"),
     (_EXECUTABLE, EXECUTABLES),
 )
 _CORE = "core"
@@ -74,6 +77,7 @@ _FEATURES = (
     (_V12, _MEMORY_MODEL, ""),
     (_V12, _DEVICE_SCOPE, ""),
     (_MATRIX, "cooperativeMatrix", ""),
+    (_RECONVERGENCE, "shaderMaximalReconvergence", "maximal_reconvergence"),
 )
 # Required features: kernels reach memory by its address, and submissions are ordered on a timeline.
 _REQUIRED = {
@@ -84,7 +88,7 @@ _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # Must be enabled where it is
 _MESA_25_1 = (25 << 22) | (1 << 12)
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # The better one first.
 # Devices whose invocations are known to hold equal parts of a matrix; the specification leaves this open.
-_EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,)
+_EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY, vk.VK_DRIVER_ID_MESA_LLVMPIPE)
 _COMPONENTS = {vk.VK_COMPONENT_TYPE_FLOAT16_KHR: "f16", vk.VK_COMPONENT_TYPE_FLOAT32_KHR: "f32", vk.VK_COMPONENT_TYPE_FLOAT64_KHR: "f64"}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
@@ -218,19 +222,19 @@ def _matrix_shapes(
 ) -> tuple[str, ...]:
     """Return the products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
-    if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
+    if not needed <= enabled or v12.driverID not in _EVEN_MATRICES:
         return ()
-    return offered_shapes(instance.cooperative_matrices(physical))
+    return offered_shapes(instance.cooperative_matrices(physical), v11.subgroupSize)
 
 
-def offered_shapes(offered: Iterable[vk.ffi.CData]) -> tuple[str, ...]:
-    """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
+def offered_shapes(offered: Iterable[vk.ffi.CData], subgroup_size: int) -> tuple[str, ...]:
+    """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR, of subgroups of this size."""
     extents = set()
     for p in offered:
         types = tuple([_COMPONENTS.get(t) for t in (p.AType, p.BType, p.CType, p.ResultType)])
         if p.scope == vk.VK_SCOPE_SUBGROUP_KHR and not p.saturatingAccumulation:
             extents.add((p.MSize, p.NSize, p.KSize, *types))
-    return tuple([name for name, s in SHAPES.items() if _extents(s) in extents])
+    return tuple([name for name, s in SHAPES.items() if s.lanes == subgroup_size and _extents(s) in extents])
 
 
 def _extents(shape: MatrixShape) -> tuple[object, ...]:
@@ -296,7 +300,11 @@ def _chain(names: set[str]) -> dict[str, vk.ffi.CData]:
     chain: dict[str, object] = {}
     following: object = NULL
     for name, _ in reversed(_CHAIN):
-        if name in names:
+        if name not in names:
+            continue
+        if name in LATER:
+            chain[name], following = later_structure(name, following)
+        else:
             chain[name] = following = struct(name, pNext=following)
     chain[_CORE] = struct("VkPhysicalDeviceFeatures2", pNext=following)
     return chain

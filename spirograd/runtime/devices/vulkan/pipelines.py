@@ -43,8 +43,12 @@ class Pipelines:
         check(self.fn.CreatePipelineCache(self.device, info, NULL, cache), "create a pipeline cache")
         return cache[0]
 
-    def create(self, module: bytes, entry: str, name: str) -> ffi.CData:
-        """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module."""
+    def create(self, module: bytes, entry: str, name: str, subgroup_size: int = 0) -> ffi.CData:
+        """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module.
+
+        ``subgroup_size``: how many invocations a subgroup has, 0: what the driver chooses. Only null devices may be asked for a size,
+        because the feature subgroupSizeControl is not enabled.
+        """
         check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
@@ -59,6 +63,8 @@ class Pipelines:
             stage.stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
             stage.module = shader[0]
             stage.pName = entry_name
+            required = struct("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=subgroup_size)
+            stage.pNext = required if subgroup_size else NULL
             pipeline = ffi.new("VkPipeline*")
             result = self.fn.CreateComputePipelines(self.device, self._cache, 1, pipeline_info, NULL, pipeline)
             check(result, f"compile kernel {name}")
