@@ -48,7 +48,7 @@ _DECIDING = frozenset((
     "__floor__", "__ceil__", "__array__", "__array_ufunc__", "__array_function__",
     *[f"__{kind}{name}__" for name in _OPERATORS for kind in ("", "r", "i")],
 ))  # fmt: skip
-_SHOWING = frozenset(("__str__", "__repr__", "__format__"))  # of enumerations, which are texts where they are shown
+_SHOWING = frozenset(("__str__", "__repr__", "__format__"))  # of enumerations: only texts of these depend on them
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code defines
 STANDARD = ("builtins", "typing", "abc", "collections.abc", "contextlib", "os")  # modules of classes that decide what instances are
 _GENERATED = "<string>"  # the file of methods that `dataclasses` writes: they read the members, which are described
@@ -325,10 +325,19 @@ def _may_be_known_by_class(cls: type) -> bool:
     return own is not None and not any(_defines(base, _DECIDING) for base in own)
 
 
-@functools.cache
 def _decides(cls: type[enum.Enum]) -> bool:
-    """Return whether an enumeration of the program says how its members are shown or computed with."""
-    methods = [method for base in cls.__mro__ for name, method in vars(base).items() if name in _DECIDING | _SHOWING]
+    """Return whether an enumeration of the program says how its members are computed with."""
+    return _has_own(cls, _DECIDING)
+
+
+def shows_itself(cls: type[enum.Enum]) -> bool:
+    """Return whether an enumeration of the program says how its members are shown."""
+    return _has_own(cls, _SHOWING)
+
+
+@functools.cache
+def _has_own(cls: type[enum.Enum], names: frozenset[str]) -> bool:
+    methods = [method for base in cls.__mro__ for name, method in vars(base).items() if name in names]
     return any(isinstance(method, types.FunctionType) and method.__globals__.get("__name__") != "enum" for method in methods)
 
 

@@ -22,7 +22,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.pure_functions import is_literal, is_of_math, is_pure, literal
-from spirograd.lang.frontend.read_values import PLAIN, STANDARD, Unrecordable, Values, compares_by_itself
+from spirograd.lang.frontend.read_values import PLAIN, STANDARD, Unrecordable, Values, compares_by_itself, shows_itself
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.texts import Text
 from spirograd.lang.frontend.trace_events import Event, code_of, digest, looked_up, signature_of
@@ -240,7 +240,9 @@ def _is_data(value: object) -> bool:
     """Return whether a function that gets ``value`` runs no function of the program, and sees no address."""
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         return all(map(_is_data, value)) and (not isinstance(value, dict) or all(map(_is_data, value.values())))
-    return type(value) in PLAIN or isinstance(value, (range, slice, np.generic, enum.Enum)) or _of_library(type(value))
+    if isinstance(value, enum.Enum):
+        return not shows_itself(type(value))
+    return type(value) in PLAIN or isinstance(value, (range, slice, np.generic)) or _of_library(type(value))
 
 
 # --- sources -----------------------------------------------------------------------------------------------------------------

@@ -375,6 +375,38 @@ print(x[3])
     assert run(tmp_path, program.replace("found = []", "found = list()")) == "30.0"
 
 
+def test_enumerations_that_only_say_how_they_are_shown(tmp_path: Path) -> None:
+    """Numbers of such an enumeration do not depend on its methods; texts do, see the test of results of methods."""
+    program = """
+import enum
+import spirograd as sg
+from spirograd.lang.frontend import kernel_tracing
+trace = kernel_tracing._trace
+kernel_tracing._trace = lambda source, *args: (print("traced"), trace(source, *args))[1]
+
+class Mode(enum.IntEnum):
+    A = 1
+    def __repr__(self):
+        return "<A>"
+    def __format__(self, spec):
+        return "<A>"
+
+sg.init(arch=sg.cpu)
+
+@sg.kernel
+def chosen() -> sg.i32:
+    out = 2 + Mode.A
+    if sg.static(Mode.A == 1):
+        out += 10
+    return out
+
+print(chosen())
+"""
+    assert run(tmp_path, program) == "traced\n13"
+    assert run(tmp_path, program) == "13"
+    assert run(tmp_path, program.replace("A = 1", "A = 3")) == "traced\n5"
+
+
 def test_tiles(tmp_path: Path) -> None:
     """Types of tiles are known by their size."""
     needs.need("cpu")
