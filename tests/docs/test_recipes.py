@@ -363,6 +363,6 @@ def test_a_pass(package: Path) -> None:
     pipeline = package / "spirograd/compiler.py"
     line = '    kernel = run.apply(simplify, kernel, "kernel")\n'
     replaced(pipeline, line, line + '    kernel = run.apply(double_by_adding, kernel, "kernel")\n')
-    first = "from spirograd.transforms.tasks.demote_atomics import demote_atomics\n"
+    first = "from spirograd.transforms.simplification.simplify import simplify, simplify_lowered\n"
     replaced(pipeline, first, f"from spirograd.transforms.simplification.double_by_adding import double_by_adding\n{first}")
     assert printed(package, USING_THE_PASS) == ["[8.0, 8.0, 8.0] True False True"]
