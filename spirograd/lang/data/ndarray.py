@@ -182,10 +182,6 @@ class Ndarray(Contents, HostScope):
 
     # --- elements ---
 
-    @property
-    def _element_bytes(self) -> int:
-        return math.prod(self.element_shape) * self.dtype.size
-
     def _address(self, key: object) -> int:
         if self._places is None:
             self._places = elements.places_in_array(self.dtype, self.shape, math.prod(self.element_shape), self.layout)
