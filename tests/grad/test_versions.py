@@ -362,8 +362,8 @@ def test_half_precision_rows(session: Any) -> None:
 
 @pytest.mark.parametrize("axes", [(0,), (0, 1)], ids=["one-axis", "two-axes"])
 def test_parts_that_are_wanted(axes: tuple[int, ...]) -> None:
-    """Compare with sets of the elements of a square. If all parts are wanted, a write to all of them takes one part. Slices along two axes
-    overlap: then more parts than necessary may be taken or stay wanted, but never fewer."""
+    """Compare with sets of the indices of an array of two axes. If all parts are wanted, a write to all of them takes one part. Slices
+    along two axes overlap: then more parts than necessary may be taken or stay wanted, but never fewer."""
     rng = np.random.default_rng(0)
 
     def elements(part: Any) -> set[tuple[int, int]]:

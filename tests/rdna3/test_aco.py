@@ -74,7 +74,7 @@ def test_registers_at_the_start() -> None:
 
 
 def test_inputs_of_a_module() -> None:
-    """Of saxpy: the addresses of two arrays, a factor, the length; the number of workgroups, and the invocation."""
+    """The module of saxpy reads two addresses, a factor and a length, the number of workgroups, and that of the invocation."""
     (source,) = kernels_of(CASES["saxpy"])
     kernel = compile_kernel(source.kernel, VULKAN, CompileOptions())
     assert kernel.args.size == 24

@@ -77,7 +77,7 @@ class _LowerAtomics(Rewriter):
 
     def _need_words(self, op: Op, what: str, ref: BufferRef) -> None:
         if ref.dtype.bits == 64 and not self.caps.atomic_int64:
-            name = re.sub(r"\.\d+$", "", ref.name)  # that of a variable, without the number of its memory
+            name = re.sub(r"\.\d+$", "", ref.name)  # A variable's memory has a name such as `s.1`.
             need, ability = "64-bit floats" if ref.dtype.is_float else "64-bit integers", "float64" if ref.dtype.is_float else "int64"
             if getattr(self.caps, ability):
                 need, ability = "64-bit atomics", "atomic_int64"
