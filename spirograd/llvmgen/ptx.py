@@ -69,6 +69,9 @@ def _read(e: GpuEmitter, value: str, lane: str) -> str:
 
 
 def _barrier(e: GpuEmitter) -> None:
+    if e.group_size <= _WARP:  # The assembler keeps a barrier of the workgroup, and drops one of a warp whose lanes are together.
+        _subgroup_barrier(e)
+        return
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
 
 

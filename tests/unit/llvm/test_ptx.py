@@ -179,6 +179,21 @@ def test_what_would_end_the_process_is_refused() -> None:
         ptx(loop(lambda b, i: b.store(x, i, b.emit(ops.sin, b.load(x, i)))))
 
 
+def test_barriers_of_workgroups() -> None:
+    """In workgroups of one warp, they are barriers of the lanes that there are."""
+    x, y, shared = BufferRef("x", TREES[0], i32), BufferRef("y", TREES[1], i32), SharedRef("s", i32, 64)
+
+    def body(b: Builder, i: Op) -> None:
+        b.store(shared, i, b.load(x, i))
+        b.emit(ops.workgroup_barrier, type=VOID)
+        b.store(y, i, b.load(shared, b.emit(ops.sub, b.const(15), i)))
+
+    for size, barrier in ((64, "bar.sync 0"), (33, "bar.sync 0"), (32, "bar.warp.sync -1"), (16, "bar.warp.sync 65535")):
+        text = ptx(loop(body, size=size))
+        assert [" ".join(found.split()) for found in re.findall(r"bar\.[^;]*", text)] == [barrier]
+        assert text.index("st.shared") < text.index("bar.") < text.index("ld.shared")
+
+
 @pytest.mark.parametrize("profile", list(PTX))
 @pytest.mark.parametrize("t", [i32, u32, f32], ids=str)
 def test_copies_in_shared_memory(t: DType, profile: str) -> None:
