@@ -82,20 +82,23 @@ def hvp(function: Callable[[], object], loss: object, x: object, v: object) -> A
 
 
 @contextlib.contextmanager
-def first_derivatives(function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None]) -> Iterator[None]:
+def first_derivatives(
+    function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None], numbers: Sequence[int | None] = ()
+) -> Iterator[None]:
     """Run ``function`` with tangents. ``memory``: parameters and results, which get tangents, as all memory with gradients that it uses
-    does; ``seed`` sets those of the parameters. In the block they are in ``dual``."""
-    with _running(_TangentRecorder("`jvp`"), function, memory, seed):
+    does; ``seed`` sets those of the parameters. ``numbers``: of launches, one after the other, by which they draw random numbers. In the
+    block, the tangents are in ``dual``."""
+    with _running(_TangentRecorder("`jvp`", numbers), function, memory, seed):
         yield
 
 
 @contextlib.contextmanager
 def second_derivatives(
-    function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None]
+    function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None], numbers: Sequence[int | None] = ()
 ) -> Iterator[Callable[[], None]]:
     """Do the same, and yield a function that runs the gradients with their tangents, from the gradients of results that the block sets:
     the gradients are then in ``grad`` of the parameters, and their tangents in ``grad.dual``."""
-    recorder = _Recorder("`hvp`")
+    recorder = _Recorder("`hvp`", numbers)
     with _running(recorder, function, memory, seed):
         yield recorder.reverse
 
@@ -191,10 +194,11 @@ def second_of(session: Session, kernel: Kernel, specialization: Specialization) 
 
 
 class _TangentRecorder(ProgramRecorder):
-    """Runs kernels with tangents, see `Recorder`. ``what``: the caller, for messages."""
+    """Runs kernels with tangents, see `Recorder`. ``what``: the caller, for messages. ``numbers``: see `first_derivatives`."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, numbers: Sequence[int | None]) -> None:
         self.what = what
+        self._drawn = iter(numbers)
         self.launches: list[Launch] = []
         self.chain = Chain("grad")
         self.exposed = Exposed(self._used, self._unseen_write)
@@ -213,7 +217,7 @@ class _TangentRecorder(ProgramRecorder):
         self.chain.follow(first, packer)
         launch = Launch(session, kernel, specialization, packer, args)
         self.before(launch)
-        values = first.plan.main.launch(packer.on(first.trees))
+        values = first.plan.main.launch(packer.on(first.trees), drawn=next(self._drawn, None))
         launch.number = first.plan.main.last_number
         self.launches.append(launch)
         self.after(launch)
@@ -300,8 +304,8 @@ class _Recorder(_TangentRecorder):
     """Runs kernels with tangents, and keeps what their gradients need, also of memory that is overwritten: with its tangents, and put back
     in the reverse pass, as a tape does it (see `saving_rule`)."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, what: str, numbers: Sequence[int | None]) -> None:
+        super().__init__(what, numbers)
         self.events: list[Callable[[], None]] = []  # their reverse
         self._saved: list[Saved] = []  # in the order of the writes
         self._kept: tuple[list[Saved], list[Saved]] = ([], [])  # of a launch: what its own gradient reads, and other memory
