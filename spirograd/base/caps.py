@@ -53,6 +53,7 @@ class Capabilities:
     shared_memory: Count = 32768
     max_group_size: Count = 256
     max_groups: Count = 65535
+    aliased_bindings: bool = True  # whether a task may bind a storage buffer several times, as arrays of different types
     max_buffers: Count = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
     max_push_constants: Count = 128
     max_allocation: Count = 1 << 62
@@ -67,6 +68,7 @@ class Capabilities:
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # the scope of the clock that modules can read: "device", "subgroup", or "" for none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
+    special_constants: bool = True  # whether modules can compute infinities and NaN from constants
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""
