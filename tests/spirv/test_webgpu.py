@@ -74,7 +74,7 @@ def test_minima_of_both_signs_are_refused() -> None:
         b.atomic("min", signed, b.const(0), b.const(1))
         b.atomic("max", unsigned, b.const(0), b.const(1, u32))
 
-    with pytest.raises(SpirogradUnsupportedError, match="i32 and of u32 in one buffer.*aliased_bindings"):
+    with pytest.raises(SpirogradUnsupportedError, match=r"i32 and of u32 in one buffer.*aliased_bindings"):
         _module(kit.serial(build), args)
 
 

@@ -72,6 +72,10 @@ class Dawn(Emulator):
                 memory[:] = result[offset : offset + len(memory)]
         return 1
 
+    def close(self) -> None:
+        super().close()
+        self._host.close()
+
     def _size(self, address: int) -> int:
         return self._sizes[address] if address else _EMPTY
 

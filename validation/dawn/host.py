@@ -18,5 +18,8 @@ class Host(Protocol):
         """Return the pipeline of a SPIR-V module with storage buffers in group 0, and the argument block in group 1 if ``indirect``. Raises
         SpirogradRuntimeError with the compiler's message."""
 
+    def close(self) -> None:
+        """Release the device."""
+
     def run(self, pipeline: object, contents: Sequence[Array], arguments: bytes, groups: int) -> list[Array]:
         """Run a pipeline on buffers with these contents, and return what they hold afterwards. Raises SpirogradRuntimeError."""

@@ -35,6 +35,8 @@ class Native:
         self.adapter = f"{utils.from_wgpu_str(info.device)}, {utils.from_wgpu_str(info.description)}"
         self.driver = f"Dawn of dawn-python {version('dawn-python')}, {'WGSL by naga' if translated else 'SPIR-V'}"
         self._device = _device(adapter)
+        self._pipelines: list[object] = []
+        self._layouts: list[object] = []
 
     def pipeline(self, module: bytes, entry: str, buffers: int, indirect: bool) -> _Pipeline:
         make = _module_of_wgsl if self._translated else _module_of_spirv
@@ -43,9 +45,12 @@ class Native:
             layouts = [utils.create_bind_group_layout(self._device, [_entry(k) for k in range(count)]) for count in counts]
             layout = utils.create_pipeline_layout(self._device, layouts)
             compute = {"module": make(self._device, module), "entry_point": entry}
-            return _Pipeline(utils.create_compute_pipeline(self._device, layout, compute), layouts)
+            pipeline = _Pipeline(utils.create_compute_pipeline(self._device, layout, compute), layouts)
         except RuntimeError as error:
             raise SpirogradRuntimeError(f"Dawn refuses a module: {error}") from error
+        self._pipelines.append(pipeline.handle)
+        self._layouts += layouts
+        return pipeline
 
     def run(self, pipeline: object, contents: Sequence[Array], arguments: bytes, groups: int) -> list[Array]:
         assert isinstance(pipeline, _Pipeline)
@@ -62,6 +67,13 @@ class Native:
             for buffer in (*buffers, *constant):
                 webgpu.wgpuBufferDestroy(buffer)
                 webgpu.wgpuBufferRelease(buffer)
+
+    def close(self) -> None:
+        for release, things in ((webgpu.wgpuComputePipelineRelease, self._pipelines), (webgpu.wgpuBindGroupLayoutRelease, self._layouts)):
+            while things:
+                release(things.pop())
+        webgpu.wgpuDeviceDestroy(self._device)
+        webgpu.wgpuDeviceRelease(self._device)
 
     def _buffer(self, content: Array) -> object:
         buffer = utils.create_buffer(self._device, len(content), _STORAGE)

@@ -50,9 +50,10 @@ _COMPILING = [driver for driver in DRIVERS.values() if not driver.executes]
 _TABLE = (
     Setup("swiftshader", HOST, DRIVERS["swiftshader"], _GPU),
     *[Setup("lavapipe", system, DRIVERS["lavapipe"], _GPU) for system in (HOST, TRIXIE, SID)],
-    Setup("dawn", HOST, DRIVERS["swiftshader"], ("wgpu",), dawn.TINT),
-    Setup("dawn-wgsl", HOST, DRIVERS["swiftshader"], ("wgpu",), dawn.WGSL),
-    Setup("chromium", HOST, DRIVERS["swiftshader"], ("wgpu",), dawn.CHROMIUM),
+    *[
+        Setup(label, HOST, DRIVERS["swiftshader"], ("wgpu",), host, patience=300.0, batch=100)
+        for label, host in (("dawn", dawn.TINT), ("dawn-wgsl", dawn.WGSL), ("chromium", dawn.CHROMIUM))
+    ],
     Setup("cpu-aarch64", AARCH64, None, ("cpu",), patience=900.0, batch=40),
     *[Setup(driver.name, SID, driver) for driver in _COMPILING],
     Setup("radv-gfx1030", HOST, DRIVERS["radv-gfx1030"]),
