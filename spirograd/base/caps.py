@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.base.constraints import Count
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.base.targets import TARGETS, Target, TargetName
+from spirograd.base.targets import TARGETS, Generator, Target, TargetName
 
 # The size of subgroups that the compiler forms, which is that of most GPUs.
 _FORMED_SUBGROUP, _LARGEST_GROUP = 32, 1024
@@ -92,9 +92,15 @@ class Capabilities:
         return TARGETS[self.target_name]
 
     @property
+    def computes_int64(self) -> bool:
+        """Whether programs can use 64-bit integers: those of the device, or pairs of words, see `transforms/lowering/split_int64.py`."""
+        return self.int64 or (self.target.generator is Generator.SPIRV and not self.float64)
+
+    @property
     def locks_int64(self) -> bool:
-        """Whether atomics of 64-bit elements run under locks, on the two words of the element."""
-        return self.int64 and self.buffer_address and not self.atomic_int64
+        """Whether atomics of 64-bit elements run under locks, on the two words of the element: where these have addresses, or where all
+        accesses are to words."""
+        return self.computes_int64 and (self.buffer_address or not self.int64) and not self.atomic_int64
 
     @property
     def updates_int64(self) -> bool:

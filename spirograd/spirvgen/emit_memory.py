@@ -48,9 +48,12 @@ _SHARED_FLOAT_ATOMICS = {("add", "f32"): ("shared_f32_add", "AtomicFloat32AddEXT
 
 
 def emit_slot(e: Emitter, op: Op) -> None:
-    assert isinstance(op.type, DType)
     block = e.memory.block
-    e.ids[op] = block.value(op.attr) if op.attr.is_buffer else block.scalar(op.attr, op.type)
+    if op.attr.is_buffer:
+        e.ids[op] = block.value(op.attr)
+    else:
+        assert isinstance(op.type, DType)
+        e.ids[op] = block.scalar(op.attr, op.type)
 
 
 def emit_load(e: Emitter, op: Op) -> None:
