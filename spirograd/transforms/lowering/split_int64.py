@@ -17,7 +17,7 @@ _LONG = (i64, u64)
 _COMPARISONS = (ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge)
 _INDEXED = (ops.atomic, ops.cas, ops.claim)
 # Operations that pass values on, whatever their type is. Of others, `check_capabilities` refuses those with a result of 64 bits.
-_PASSING = (ops.if_, ops.for_, ops.while_, ops.result, ops.select, ops.call, ops.call_memory, ops.slot)
+_PASSING = (ops.if_, ops.for_, ops.while_, ops.result, ops.call, ops.call_memory, ops.slot)
 
 
 def split_int64(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -69,6 +69,7 @@ class _Split(Rewriter):
             ops.const: self._const,
             ops.cast: self._cast,
             ops.bitcast: self._bitcast,
+            ops.select: self._select,
             ops.vec: self._vec,
             ops.extract: self._extract,
             ops.insert: self._insert,
@@ -145,6 +146,11 @@ class _Split(Rewriter):
 
     def _bitcast(self, op: Op) -> Op:
         return self.args(op)[0] if op.type in _LONG else self.copy(op)
+
+    def _select(self, op: Op) -> Op:
+        if op.type in _LONG:
+            return self.pairs.choose(*self.args(op))
+        return self.b.emit(ops.select, *self.args(op)) if _is_long(op.type) else self.copy(op)
 
     def _vec(self, op: Op) -> Op:
         if not _is_long(op.type):

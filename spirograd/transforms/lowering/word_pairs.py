@@ -45,6 +45,11 @@ class WordPairs:
     def _unsigned(self, word: Op) -> Op:
         return self.b.emit(ops.bitcast, word, type=u32)
 
+    def choose(self, condition: Op, a: Op, b: Op) -> Op:
+        """Select one of two pairs, word by word: before SPIR-V 1.4, the condition of a selection of vectors is a vector."""
+        (low, high), (other_low, other_high) = self.halves(a), self.halves(b)
+        return self.pair(self._chosen(condition, low, other_low), self._chosen(condition, high, other_high))
+
     def _chosen(self, condition: Op, a: Op, b: Op) -> Op:
         return self.b.emit(ops.select, condition, a, b)
 
@@ -75,7 +80,7 @@ class WordPairs:
         return self.sub(self.constant(0), a)
 
     def abs(self, a: Op, signed: bool) -> Op:
-        return self._chosen(self.less(a, self.constant(0), True), self.neg(a), a) if signed else a
+        return self.choose(self.less(a, self.constant(0), True), self.neg(a), a) if signed else a
 
     def mul(self, a: Op, b: Op) -> Op:
         (low, high), (other_low, other_high) = self.halves(a), self.halves(b)
@@ -126,7 +131,7 @@ class WordPairs:
         negative = [self.less(value, self.constant(0), True) for value in (a, b)]
         quotient, remainder = self._natural_division(self.abs(a, True), self.abs(b, True))
         differ = self.b.emit(ops.xor, *negative)
-        return self._chosen(differ, self.neg(quotient), quotient), self._chosen(negative[0], self.neg(remainder), remainder)
+        return self.choose(differ, self.neg(quotient), quotient), self.choose(negative[0], self.neg(remainder), remainder)
 
     def _natural_division(self, a: Op, b: Op) -> tuple[Op, Op]:
         """Divide unsigned integers: words by the device, others bit by bit."""
@@ -150,7 +155,7 @@ class WordPairs:
         rest = self.wordwise(ops.or_, self.shl(rest, one), bit)
         fits = emit(ops.or_, emit(ops.ne, over, self.word(0)), emit(ops.not_, self.less(rest, b, False)))
         left = self.wordwise(ops.or_, self.shl(left, one), self.pair(self._flag(fits), self.word(0)))
-        body = self.b.end([left, self._chosen(fits, self.sub(rest, b), rest)])
+        body = self.b.end([left, self.choose(fits, self.sub(rest, b), rest)])
         return self.b.for_(self.b.const(0), self.b.const(_BITS), [a, zero], body)
 
     # --- comparison ------------------------------------------------------------------------------------------------------------
@@ -181,7 +186,7 @@ class WordPairs:
     def extremum(self, code: ops.OpCode, a: Op, b: Op, signed: bool) -> Op:
         """Return the minimum or the maximum."""
         first = self.less(a, b, signed)
-        return self._chosen(first, a, b) if code is ops.min_ else self._chosen(first, b, a)
+        return self.choose(first, a, b) if code is ops.min_ else self.choose(first, b, a)
 
     # --- bit counts ------------------------------------------------------------------------------------------------------------
 
@@ -216,7 +221,7 @@ class WordPairs:
         upper = emit(ops.floor, emit(ops.mul, size, self.b.const(2.0**-32, f32)))
         lower = emit(ops.sub, size, emit(ops.mul, upper, self.b.const(2.0**32, f32)))
         value = self.pair(self.b.cast(lower, u32), self.b.cast(upper, u32))
-        return self._chosen(emit(ops.lt, x, self.b.const(0.0, f32)), self.neg(value), value)
+        return self.choose(emit(ops.lt, x, self.b.const(0.0, f32)), self.neg(value), value)
 
     def to_f32(self, a: Op, signed: bool) -> Op:
         """Convert to the nearest f32, ties to even: by the 32 bits from the first one on, of which the last is set if any after them is."""
