@@ -24,7 +24,7 @@ from validation.tools import ABSENT, LIMITS, Limit
 _ARCH = (
     "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
     "amdgpu for gfx1100; it needs `pip install tinygrad`. radv is the same emulator with the machine code that AMD's Vulkan driver of Mesa "
-    "makes of the modules of target vulkan, and radv64 with that for waves of 64 lanes; both need `ci/drivers --prepare`, too. vulkan-m1 is "
+    "makes of the modules of target vulkan, and radv64 with that for waves of 64 lanes; both need `ci/drivers --prepare`. vulkan-m1 is "
     "a session on vulkan with the profile m1, and so on"
 )
 
