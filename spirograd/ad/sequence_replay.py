@@ -72,11 +72,15 @@ class SequenceReplay:
             for to, of, nbytes in bound.steps[number].saves:
                 memmove(to, of, nbytes)
         self._args.append(args)  # before the launch: another thread may hand out memory that it uses
-        if launch(args) is NotImplemented:
-            self._args.pop()
-            return False
-        self._own.wrote(calls.ticks, calls.last_write[""])
-        return True
+        before = calls.last_write.get("")
+        try:
+            launched = launch(args) is not NotImplemented
+        finally:  # What a kernel reports is raised after the launch.
+            if calls.last_write.get("") != before:
+                self._own.wrote(calls.ticks, calls.last_write[""])
+            else:
+                self._args.pop()
+        return launched
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""

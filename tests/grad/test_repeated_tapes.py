@@ -11,6 +11,7 @@ import pytest
 import spirograd as sg
 from spirograd.ad.launch_sequences import Repeats
 from spirograd.ad.sequence_replay import SequenceReplay
+from spirograd.lang import context
 
 N, T = 12, 5
 
@@ -201,6 +202,46 @@ def test_floats_may_differ(session, followed):
     for seed in range(6):
         _check(program, [("multiply", (0,)), *[("advance", (t, 0.8 + 0.02 * seed)) for t in range(T)]], seed)
     assert followed["missed"] == 0
+
+
+def test_kernels_that_can_fail(session, followed, capsys):
+    """Reports come at once, and a launch that fails is recorded like others."""
+    sg.init(arch=sg.cfg.arch, debug=True)
+    x, y, loss = (sg.field(sg.f32, shape, needs_grad=True) for shape in (N, N, ()))
+
+    @sg.kernel
+    def scale(k: sg.i32, by: sg.f32):
+        for i in x:
+            assert by < 8.0, "by is too large"
+            y[i] = x[(i + k) % N] * by
+        print("scaled", by)
+
+    @sg.kernel
+    def measure():
+        for i in y:
+            loss[None] += y[i] * y[i]
+
+    values = np.linspace(0.1, 0.9, N, dtype=np.float32)
+    factors = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.0, 1.0, 2.0, 3.0]
+    for factor in factors:
+        x.from_numpy(values)
+        used = factor
+        with sg.ad.Tape(loss):
+            try:
+                scale(1, factor)
+                sg.sync()
+            except sg.SpirogradAssertionError as error:
+                assert "by is too large" in str(error)
+                used = 0.5
+                scale(1, used)
+            measure()
+        assert used == (factor if factor < 8 else 0.5)
+        np.testing.assert_allclose(x.grad.to_numpy(), 2 * values * used * used, rtol=1e-5)
+    printed = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert [value for value in printed if value != 9.0] == [factor if factor < 8 else 0.5 for factor in factors]
+    native = context.session().native
+    if native is not None and native.on_host:
+        assert followed["launches"] >= 4
 
 
 _DIFFERENCES = {
