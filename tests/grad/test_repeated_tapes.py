@@ -94,6 +94,10 @@ class Program:
                 self.y[args[0]] = 0.75
             elif name == "read":
                 self.z[0] = self.z[args[0]] * 2.0
+            elif name == "look":
+                self.seen = self.z[args[0]]
+            elif name == "put":
+                self.z[0] = self.seen * 2.0
             elif name == "hand out":
                 self.y.to_numpy(copy=False)[args[0]] = 0.5
             else:
@@ -161,7 +165,11 @@ def _apply(m, name, args):
         def reverse(g):
             g["y"] += 2 * old * g["z"]
             g["z"] = np.zeros(N)
-    elif name == "read":
+    elif name == "look":
+
+        def reverse(g):
+            pass
+    elif name in ("read", "put"):
         z[0] = 2 * z[t]
 
         def reverse(g):
@@ -202,6 +210,20 @@ def test_floats_may_differ(session, followed):
     for seed in range(6):
         _check(program, [("multiply", (0,)), *[("advance", (t, 0.8 + 0.02 * seed)) for t in range(T)]], seed)
     assert followed["missed"] == 0
+
+
+def test_reads_of_numbers(session, followed):
+    """Python may read numbers wherever it likes. One that it writes later has a gradient, as in any other tape."""
+    program = Program()
+    looks = [step for k, step in enumerate(STEPS[:7]) for step in (step, ("look", (k % 3 + 1,)))]
+    for seed in range(5):
+        _check(program, looks if seed % 2 else [*STEPS[:7], ("look", (0,))], seed)
+    assert followed["missed"] == 0
+    if session.native is not None and session.native.on_host:
+        assert followed["launches"] == 3 * 8
+    _check(program, [*STEPS[:3], ("look", (4,)), *STEPS[3:6], ("put", (4,)), STEPS[6]], 6)
+    for seed in range(2):
+        _check(program, looks, seed)
 
 
 def test_kernels_that_can_fail(session, followed, capsys):
