@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +27,12 @@ from spirograd.lang import context
 
 Static = Mapping[str, object]  # arguments of the function that are no inputs
 Load = Callable[[FieldOrArray, object], None]  # copies a value of some library to memory
+
+
+class ProgramFunction(Protocol):
+    """A function of Python that launches kernels."""
+
+    def __call__(self, **static: object) -> object: ...
 
 
 class _RunTape(Tape):
@@ -67,7 +74,7 @@ class ProgramRuns:
     `Tape`: how it saves memory. One run at a time: other threads wait."""
 
     def __init__(
-        self, function: Callable[..., object], inputs: Tree, outputs: Tree, state: Tree, check: bool, options: Mapping[str, object]
+        self, function: ProgramFunction, inputs: Tree, outputs: Tree, state: Tree, check: bool, options: Mapping[str, object]
     ) -> None:
         self.function, self.name = function, getattr(function, "__name__", "the function")
         self.inputs, self.outputs, self.options = inputs, outputs, options
@@ -107,7 +114,8 @@ class ProgramRuns:
             return run
 
     def _record(self, run: Run) -> None:
-        with _RunTape(self._numbers, self.options) as tape:
+        tape = _RunTape(self._numbers, self.options)
+        with tape:
             self.function(**run.static)
         self._numbers += tape.numbers[len(self._numbers) :]
         run.tape, run.used = tape, tape.memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class JaxDifferentiable:
     one name for the number that it returns."""
 
     label: str
-    outputs: Mapping[str, object]
+    outputs: dict[str, Any]
     results: tuple[str, ...]
 
     def digest(self, call: JaxCall) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.ad.program_runs import ProgramRuns, Run, Static
@@ -61,7 +61,7 @@ class JaxProgram(JaxDifferentiable):
             hint = "`jax.config.update('jax_enable_x64', True)` when the program starts, or declare memory of 32 bits"
             problem = f"{self.label} has memory of {leaf.dtype}, which JAX has only with x64"
             raise SpirogradRuntimeTypeError(render(problem, None, hint))
-        return leaf.dtype.np.name
+        return str(leaf.dtype.np.name)
 
     def digest(self, call: JaxCall) -> str:
         return ""  # Python code: programs that JAX has serialized do not find it in another process
@@ -94,7 +94,7 @@ class JaxProgram(JaxDifferentiable):
             return
         values, _, adjoints, directions = call.split(given, len(outputs) if kind == "hessian" else 0, len(along))
         named = dict(zip(along, directions))
-        every = [named.get(name, 0.0) for name in self.inputs]
+        every = [named.get(name) for name in self.inputs]
         if kind == "tangent":
             with runs.tangent(values, every, load, self._static):
                 _store([leaf.dual for leaf in outputs], results)
@@ -107,10 +107,10 @@ class JaxProgram(JaxDifferentiable):
         return [memory[name] for name in names]
 
 
-def load(memory: FieldOrArray, value: Any) -> None:
-    """Set memory to a buffer of XLA, or to a number."""
+def load(memory: FieldOrArray, value: object) -> None:
+    """Set memory to a buffer of XLA, or to zero for None."""
     if not isinstance(value, (HostBuffer, DeviceBuffer)):
-        memory.fill(value)
+        memory.fill(0.0)
     elif isinstance(value, HostBuffer):
         arrays_of_numpy.load(memory, value)
     else:

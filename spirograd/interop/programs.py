@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -13,14 +13,20 @@ from spirograd.ad.program_runs import ProgramRuns, Static
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.interop import arrays_of_numpy
+from spirograd.interop.jax_programs import JaxProgram
+from spirograd.interop.torch_programs import operator_of
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.scalar import describe
 
-F = TypeVar("F")
+
+class Operator(Protocol):
+    """A program as a function of the arrays of another library: of one for each field and ndarray of the inputs."""
+
+    def __call__(self, *args: object) -> object: ...
 
 
 def program(
-    function: Callable[..., object],
+    function: object,
     inputs: object,
     outputs: object,
     state: object = (),
@@ -50,7 +56,7 @@ class Program(NearNames):
     """A differentiable function, made by `sg.ad.program`."""
 
     def __init__(
-        self, function: Callable[..., object], inputs: object, outputs: object, state: object, check: bool, options: Mapping[str, object]
+        self, function: object, inputs: object, outputs: object, state: object, check: bool, options: Mapping[str, object]
     ) -> None:
         if not callable(function):
             raise SpirogradTypeError(f"`program` takes a function that launches kernels, got {describe(function)}")
@@ -61,8 +67,8 @@ class Program(NearNames):
         self.names = list(given) if isinstance(given, Mapping) else None
         self.count = len(given)
         self.runs = ProgramRuns(function, *trees, check, options)
-        self._operators: list[tuple[Static, Callable[..., object]]] = []
-        self._functions: list[tuple[Static, Callable[..., Sequence[object]]]] = []
+        self._operators: list[tuple[Static, Operator]] = []
+        self._functions: list[tuple[Static, Operator]] = []
 
     def __repr__(self) -> str:
         inputs, outputs = self.runs.inputs.leaves, self.runs.outputs.leaves
@@ -72,10 +78,9 @@ class Program(NearNames):
         """Return the outputs for these inputs."""
         values, static = self.values(args, kwargs)
         if any(map(is_torch, values)):
-            results = self._torch_operator(static)(*_tensors(values))
-            return self.runs.outputs.like(results if isinstance(results, tuple) else [results])
+            return self._outputs_like(self._torch_operator(static)(*_tensors(values)))
         if any(map(_is_jax, values)):
-            return self.runs.outputs.like(self._jax_function(static)(*values))
+            return self._outputs_like(self._jax_function(static)(*values))
         self.runs.run(values, arrays_of_numpy.load, static)
         return self._results("primal")
 
@@ -125,35 +130,34 @@ class Program(NearNames):
             raise SpirogradTypeError(f"program `{self.runs.name}` {problem}")
         return self.runs.inputs.values(named), {name: value for name, value in kwargs.items() if name not in self.names}
 
-    def torch_op(self, **static: object) -> Callable[..., object]:
+    def torch_op(self, **static: object) -> Operator:
         """Return the program as an operator of torch, for other arguments ``static`` that are fixed: `torch.compile` keeps it as one node
         of a graph. It takes and returns what a call does."""
         operator = self._torch_operator(static)
 
         def call(*args: object, **kwargs: object) -> object:
-            results = operator(*self.values(args, kwargs)[0])
-            return self.runs.outputs.like(results if isinstance(results, tuple) else [results])
+            return self._outputs_like(operator(*self.values(args, kwargs)[0]))
 
         return call
 
-    def _torch_operator(self, static: Static) -> Callable[..., object]:
+    def _torch_operator(self, static: Static) -> Operator:
         """Return the operator of torch for other arguments, one for equal ones."""
-        from spirograd.interop.torch_programs import operator_of
-
         return self._known(self._operators, static, operator_of)
 
-    def _jax_function(self, static: Static) -> Callable[..., Sequence[object]]:
+    def _jax_function(self, static: Static) -> Operator:
         """Return the function of JAX for other arguments, one for equal ones."""
-        from spirograd.interop.jax_programs import JaxProgram
-
         return self._known(self._functions, static, JaxProgram)
 
-    def _known(self, known: list[tuple[Static, F]], static: Static, make: Callable[[ProgramRuns, Static], F]) -> F:
+    def _known(self, known: list[tuple[Static, Operator]], static: Static, make: Callable[[ProgramRuns, Static], Operator]) -> Operator:
         found = next((one for other, one in known if other == static), None)
         if found is None:
             found = make(self.runs, static)
             known.append((static, found))
         return found
+
+    def _outputs_like(self, results: object) -> object:
+        """Return what an operator returns in the form of the outputs."""
+        return self.runs.outputs.like(list(results) if isinstance(results, (list, tuple)) else [results])
 
     def _one_output(self, what: str) -> None:
         leaves = self.runs.outputs.leaves

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.interop.kernel_function import Arguments
 from spirograd.interop.torch_batches import looped, over_autograd_batches
@@ -29,31 +30,31 @@ class Differentiable:
     torch: ModuleType
     name: str
     label: str
-    inputs: Sequence[str]
-    arrays: Collection[str]
-    outputs: Mapping[str, object]
-    result: object = None
+    inputs: list[str]
+    arrays: frozenset[str]
+    outputs: dict[str, Any]
+    result: DType | None = None
     gradient_follows = True  # whether torch may ask for the gradient of the call that runs: it may, where nobody knows
 
     # --- the maps --------------------------------------------------------------------------------------------------------
 
-    def run(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
+    def run(self, *args: object) -> Tensor | tuple[Tensor, ...]:
         """Return the outputs."""
         raise NotImplementedError
 
-    def fake(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
+    def fake(self, *args: object) -> Tensor | tuple[Tensor, ...]:
         """Return tensors like those of `run`, without contents."""
         raise NotImplementedError
 
-    def gradients(self, adjoints: Tensors, along: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
+    def gradients(self, adjoints: Tensors, along: Flags, outputs: Tensors, *args: object) -> list[Tensor]:
         """Return the gradients of the arguments ``along``, from those of the outputs."""
         raise NotImplementedError
 
-    def tangents(self, directions: Tensors, along: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
+    def tangents(self, directions: Tensors, along: Flags, outputs: Tensors, *args: object) -> list[Tensor]:
         """Return the tangents of the outputs of floats, from those of the arguments ``along``."""
         raise NotImplementedError
 
-    def seconds(self, directions: Tensors, adjoints: Tensors, along: Flags, asked: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
+    def seconds(self, directions: Tensors, adjoints: Tensors, along: Flags, asked: Flags, outputs: Tensors, *args: object) -> list[Tensor]:
         """Return the derivatives of `gradients` along ``directions`` of the arguments ``along``: with respect to the adjoints of floats,
         and to the arguments that are ``asked`` for."""
         raise NotImplementedError
@@ -122,21 +123,24 @@ class Differentiable:
         second = self._custom(f"{name}_second", self.seconds, fake_seconds, [*lists, *outputs])
         batched = [over_autograd_batches(self.torch, self.name, one) for one in (gradient, second)]
 
-        def split(flat: Values, *counts: int) -> list[list[Any]]:
+        def split(flat: Values, *counts: int) -> list[Values]:
             remaining = iter(flat)
             return [*([*itertools.islice(remaining, n)] for n in (*counts, count)), [*remaining]]
 
-        def call_gradient(active: Active, *flat: object) -> Any:
+        def call_gradient(active: Active, *flat: object) -> Tensors:
             adjoints, outputs, args = split(flat, count)
-            return batched[0](adjoints, [*active.along], outputs, *args)
+            results: Tensors = batched[0](adjoints, [*active.along], outputs, *args)
+            return results
 
-        def call_tangent(active: Active, *flat: object) -> Any:
+        def call_tangent(active: Active, *flat: object) -> Tensors:
             directions, outputs, args = split(flat, sum(active.along))
-            return tangent(directions, [*active.along], outputs, *args)
+            results: Tensors = tangent(directions, [*active.along], outputs, *args)
+            return results
 
-        def call_second(active: Active, *flat: object) -> Any:
+        def call_second(active: Active, *flat: object) -> Tensors:
             directions, adjoints, outputs, args = split(flat, sum(active.along), count)
-            return batched[1](directions, adjoints, [*active.along], [*active.asked], outputs, *args)
+            results: Tensors = batched[1](directions, adjoints, [*active.along], [*active.asked], outputs, *args)
+            return results
 
         maps = Maps(forward, call_gradient, call_tangent, call_second)
         rules = Rules(self.torch, self, maps)
@@ -178,13 +182,13 @@ class Differentiable:
 
     def _refuse_active_numbers(self, given: Arguments) -> None:
         """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
-        for name in given.keys() & set(self.inputs) - self.arrays:
+        for name in given.keys() & set(self.inputs) - set(self.arrays):
             value = given[name]
             for one in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(one, self.torch.Tensor) and one.requires_grad and self.torch.is_grad_enabled():
-                    refuse_number(self, name, "requires a gradient")
+                    refuse_number(self.label, name, "requires a gradient")
                 if isinstance(one, self.torch.Tensor) and self.torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
-                    refuse_number(self, name, "has a tangent")
+                    refuse_number(self.label, name, "has a tangent")
 
     def refuse_tangents(self, args: Sequence[object]) -> None:
         """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""

@@ -103,7 +103,7 @@ class Rules:
         flags = list(flags)
         for flag, name, value in zip(flags, self.op.inputs, args):
             if flag and name not in self.op.arrays and isinstance(value, self.torch.Tensor):
-                refuse_number(self.op, name, "has a derivative")
+                refuse_number(self.op.label, name, "has a derivative")
         return tuple(bool(flag and n in self.op.arrays and v.is_floating_point()) for flag, n, v in zip(flags, self.op.inputs, args))
 
     def _filled(self, given: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:

@@ -293,6 +293,10 @@ def test_torch():
         close(found, one, 1e-3)
     with torch.no_grad():
         assert not p(*values).requires_grad
+    double = values[1].detach().double().reshape(1).requires_grad_()  # another shape and type than that of its memory
+    p(values[0], double).backward()
+    close(double.grad, torch.autograd.grad(p(*values), values)[1].reshape(1))
+    assert double.grad.dtype is torch.float64 and double.grad.shape == (1,)
     slope = torch.func.jvp(lambda r: p(values[0].detach(), r), (values[1].detach(),), (torch.tensor(1.0),))[1]
     close(slope, torch.autograd.grad(p(*values), values)[1])
     batch = torch.func.vmap(lambda r: p(values[0].detach(), r))(torch.tensor([0.1, 0.2, 0.3]))
