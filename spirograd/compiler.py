@@ -72,6 +72,7 @@ from spirograd.transforms.conditional import (
     reductions,
     separate_arrays,
     size_groups,
+    split_int64,
     split_rows,
     take_space_limits,
     widen_narrow_types,
@@ -161,6 +162,7 @@ def compile_kernel(
         kernel = run.apply(lower_remainder, kernel, "lowering")
         kernel = run.apply(lower_atomics, kernel, "lowering")
         kernel = run.apply(widen_narrow_types, kernel, "lowering")
+        kernel = run.apply(split_int64, kernel, "lowering")
         kernel = run.apply(carry_vectors, kernel, "lowering")
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")

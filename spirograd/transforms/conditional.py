@@ -85,6 +85,10 @@ def _lacking_narrow_types(kernel: Kernel, ctx: PassContext) -> bool:
     return not (caps.int8 and caps.int16 and caps.float16 and caps.storage8 and caps.storage16)
 
 
+def _lacking_int64(kernel: Kernel, ctx: PassContext) -> bool:
+    return ctx.caps.computes_int64 and not ctx.caps.int64
+
+
 _DIVISIONS = (ops.idiv, ops.irem)
 
 # In the order of the pipeline.
@@ -119,6 +123,7 @@ lower_tasks = Conditional("lowering.lower_tasks", _having_invocations)
 lower_remainder = Conditional("lowering.lower_remainder", lambda kernel, ctx: ctx.caps.target.shader_arithmetic)
 lower_atomics = Conditional("lowering.lower_atomics", _having(ops.atomic, ops.cas))
 widen_narrow_types = Conditional("lowering.widen_narrow_types", _lacking_narrow_types)
+split_int64 = Conditional("lowering.split_int64", _lacking_int64)
 carry_vectors = Conditional("lowering.carry_vectors", _having(ops.vec))
 add_uncontended = Conditional("loops.add_uncontended", _having(ops.atomic))
 split_rows = Conditional("loops.split_rows", _having(*_DIVISIONS))

@@ -37,14 +37,14 @@ _NOWHERE = MOST_BLOCK_BYTES - 8
 class Prepared:
     """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
 
-    ``about``: equal for records of the same calls. ``afterwards``: the number of steps after the launch.
+    ``about``: equal for records of the same calls. ``ticks``: the number of ticks that a launch takes for its writes.
     """
 
     number: int
     record: bytes
     objects: tuple[object, ...]
     about: tuple[object, ...]
-    afterwards: int
+    ticks: int
 
 
 class LaunchSteps:
@@ -314,7 +314,8 @@ class LaunchSteps:
         words = (block_at + nbytes, of.number, suspensions, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
         record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
-        return Prepared(self._record.number, record, (*self._objects, *keep), about, len(after) // STEP_BYTES - 1)
+        ticks = sum(name in ("tick", "tick_held") for name, *_ in self._after)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about, ticks)
 
     def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)
