@@ -162,7 +162,7 @@ AMDGPU = Dialect(
     scope=' syncscope("agent")',
     # Memory that the runtime allocates is neither fine-grained nor on another device, where atomics of the hardware would do nothing.
     atomic_metadata=", !amdgpu.no.fine.grained.memory !0, !amdgpu.no.remote.memory !0, !amdgpu.ignore.denormal.mode !0",
-    launch_bounds=lambda size, _: f'"amdgpu-flat-work-group-size"="{size},{size}" "uniform-work-group-size"="true"',
+    launch_bounds=lambda _, size, __: f'"amdgpu-flat-work-group-size"="{size},{size}" "uniform-work-group-size"="true"',
     module_flags=(f'i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}',),
     local=lambda e: _call(e, "workitem.id.x"),
     workgroup=lambda e: _call(e, "workgroup.id.x"),

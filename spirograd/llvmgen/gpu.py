@@ -67,7 +67,7 @@ class Dialect:
 
     ``calling_convention``: the convention of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its
     attribute. ``scope``: the scope of atomics between all invocations of the device. ``launch_bounds``: the attributes of a kernel function
-    by the size of its workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack
+    by the capabilities of the device, the size of its workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack
     memory. ``atomic_metadata``: properties of the memory of atomics. ``module_flags``: module flags as metadata.
 
     The other members append instructions, and return the operand that holds the result. ``local``, ``workgroup``, ``lane``: the number of
@@ -87,7 +87,7 @@ class Dialect:
     block: str
     by_value: str
     scope: str
-    launch_bounds: Callable[[int, bool], str]
+    launch_bounds: Callable[[Capabilities, int, bool], str]
     local: Callable[[GpuEmitter], str]
     workgroup: Callable[[GpuEmitter], str]
     workgroups: Callable[[GpuEmitter], str]
@@ -198,7 +198,7 @@ def emit_kernel(
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
         emitter.region(body)
-        group = module.attribute_group(f"nounwind {NO_LIBRARY} {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
+        group = module.attribute_group(f"nounwind {NO_LIBRARY} {dialect.launch_bounds(caps, op.attr.group_size, _reads_in_loops(body))}")
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"

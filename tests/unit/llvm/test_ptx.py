@@ -16,6 +16,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op, PrivateCopy, SharedRef
 from spirograd.ir.text import parse
 from spirograd.llvmgen.gpu import entry_names
+from spirograd.llvmgen.ptx import capabilities
 from validation.profiles import PTX
 
 CAPS = PTX["cuda-sm_90"]
@@ -99,8 +100,15 @@ def test_launch_bounds_and_names() -> None:
     tasks = (loop(doubled(TREES, f32), size=96, name="a b"), loop(doubled(TREES, f32), name="a-b"), loop(doubled(TREES, i64), name="c"))
     text = ptx(*tasks)
     assert re.findall(r"\.maxntid (\d+)", text) == ["96", "64", "64"]
+    assert ".minnctapersm" not in text
     names = entry_names(kernel_of(*tasks))
     assert len(set(names)) == 3 and re.findall(r"\.entry (\w+)\(", text) == list(names)
+
+
+@pytest.mark.parametrize(("architecture", "groups"), [("sm_75", 16), ("sm_80", 32), ("sm_89", 24), ("sm_90", 32)])
+def test_workgroups_of_a_warp_leave_room_for_as_many_as_fit(architecture: str, groups: int) -> None:
+    text = ptx(loop(doubled(TREES, f32), size=32), loop(doubled(TREES, f32), size=64), caps=capabilities(architecture))
+    assert re.findall(r"\.minnctapersm (\d+)", text) == [str(groups)]
 
 
 @pytest.mark.parametrize("t", [f16, f32, f64, u8, i32, u64], ids=str)
