@@ -99,8 +99,12 @@ def typed(x: Scalar, t: DType) -> Scalar:
 
 def common_dtype(entries: Sequence[Scalar]) -> DType:
     """Return the type that all entries promote to."""
-    kinds = [arithmetic.as_dtype(type(plain(e))) if _plain(plain(e)) else scalar.dtype_of(e) for e in entries]
+    kinds = [e.dtype if isinstance(e, Value) else _kind(e) for e in entries]
     return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
+
+
+def _kind(x: Number) -> DType:
+    return arithmetic.as_dtype(type(plain(x))) if _plain(plain(x)) else scalar.dtype_of(x)
 
 
 def _plain(x: object) -> bool:

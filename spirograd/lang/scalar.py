@@ -290,7 +290,7 @@ def dtype_of(x: Scalar) -> DType:
 def cast(x: object, t: DType) -> Value:
     """Convert ``x`` to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
     if isinstance(x, Value):
-        return Value(builder().cast(x.op, t))
+        return x if x.op.type is t else Value(builder().cast(x.op, t))
     if not is_number(x):
         raise type_error(f"expected a number of type {t}, got {describe(x)}")
     if t.is_float:
@@ -339,6 +339,8 @@ def fitting(x: Scalar, t: DType) -> Value:
 
     A literal too large for ``t`` and for its own type is an error.
     """
+    if isinstance(x, Value):
+        return cast(x, t)
     if t.is_int and isinstance(x, int) and not isinstance(x, bool) and not t.min <= x <= t.max:
         constant(x)
     return cast(x, t)

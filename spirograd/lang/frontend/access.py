@@ -18,6 +18,7 @@ from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_ele
 from spirograd.lang.frontend.memory_elements import element_of
 from spirograd.lang.frontend.nondeterminism import watched
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
+from spirograd.lang.frontend.syntax_facts import written
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
 from spirograd.lang.frontend.variables import MemoryVariable, Variable, lookup
@@ -71,7 +72,7 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | No
     t.at(node)
     if part is not None:
         return part, None
-    return None, get_attribute(t, base if container is None else container.load(), node.attr, ast.unparse(node))
+    return None, get_attribute(t, base if container is None else container.load(), node.attr, written(node))
 
 
 def _item_part(container: Lvalue, key: object) -> Lvalue:
@@ -128,7 +129,7 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
             item = base[key]
         named = _name_of_item(t, node, key) if isinstance(item, Field) else ""
         if not is_runtime(item):
-            text = f"`{ast.unparse(node)}`"
+            text = f"`{written(node)}`"
             t.captures.outside.item(base, key, item, text, t.b.loc)
             if t.captures.reads is not None:
                 t.captures.reads.item(base, key, item, text, named, t.b.loc)

@@ -21,6 +21,7 @@ from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.frontend.nondeterminism import check_callee, watched
 from spirograd.lang.frontend.runtime_values import contains_runtime
 from spirograd.lang.frontend.special_forms import FORMS
+from spirograd.lang.frontend.syntax_facts import written
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import host_only, is_host_only, python_call
 from spirograd.lang.matrix import Matrix
@@ -67,7 +68,7 @@ def _callee(t: Tracer, node: ast.expr) -> tuple[Any, Lvalue | None]:
         entries = base if isinstance(base, DynamicList) else list_at(t, base)
         if entries is not None:
             return getattr(entries, node.attr), None
-    return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr, ast.unparse(node)), lvalue
+    return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr, written(node)), lvalue
 
 
 def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, object]) -> object:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import functools
 from collections.abc import Callable
+from typing import cast
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
@@ -28,11 +29,12 @@ class Source:
         """Return where ``node`` stands in the user's file."""
         if self.of_library and caller is not None:
             return caller
-        line = getattr(node, "lineno", 1)
-        col = getattr(node, "col_offset", 0)
-        end_line = getattr(node, "end_lineno", line) or line
-        end_col = getattr(node, "end_col_offset", col) or col
         shift = self.line_offset
+        if not hasattr(node, "lineno"):  # such as an operator
+            return Loc(self.file, 1 + shift, 0, 1 + shift, 0, self.name, caller)
+        place = cast("ast.expr", node)
+        line, col = place.lineno, place.col_offset
+        end_line, end_col = place.end_lineno or line, place.end_col_offset or col
         return Loc(self.file, line + shift, col, end_line + shift, end_col, self.name, caller)
 
     def names(self) -> dict[str, object]:

@@ -50,6 +50,14 @@ def _facts(node: ast.AST) -> _Facts:
     return facts
 
 
+def written(node: ast.AST) -> str:
+    """Return the text of ``node``, kept with it, like its facts."""
+    text: str | None = getattr(node, "sg_text", None)
+    if text is None:
+        text = node.sg_text = ast.unparse(node)  # type: ignore[attr-defined]
+    return text
+
+
 def _find_facts(node: ast.AST) -> _Facts:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return frozenset((node.name,)), ()

@@ -161,7 +161,8 @@ class Tracer:
 
     def at(self, node: ast.AST) -> None:
         """Set the source location of operations and errors to that of ``node``."""
-        self.b.loc = self.frame.loc(node)
+        frame = self.frame
+        self.b.loc = frame.locs.get(node) or frame.loc(node)
 
     def located(self, handler: Handler, node: ast.AST) -> Any:
         """Return ``handler(self, node)``; errors without a source location get the current one."""
