@@ -73,7 +73,16 @@ def in_python_scope() -> bool:
 
 def is_data_oriented(x: object) -> bool:
     """Return whether the class of ``x`` is decorated with `data_oriented`."""
-    return getattr(type(x), "__sg_data_oriented__", False)
+    return getattr(type(x), "_data_oriented", False)
+
+
+class _AnyKernel(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return getattr(type(instance), "__sg_is_kernel__", False)
+
+
+class Kernel(metaclass=_AnyKernel):
+    """What `isinstance` takes for a kernel: kernels, also those of objects, and their gradients."""
 
 
 UTIL: dict[str, object] = {

@@ -23,7 +23,6 @@ from spirograd.lang.data.tree import FieldsBuilder, Tree
 from spirograd.lang.dispatching import PerformanceDispatcher
 from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.func import Func, func, pyfunc, real_func
-from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
 
@@ -129,7 +128,7 @@ _MATRIX: Names = {
     **{c.__name__: c for c in (Matrix, MatrixField, MatrixType, VectorType)},
 }
 _KERNELS: Names = {
-    "Kernel": Kernel,
+    "Kernel": internals.Kernel,
     "Func": Func,
     **{f.__name__: f for f in (data_oriented, func, kernel, pyfunc, real_func)},
 }
