@@ -12,6 +12,8 @@ from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, DType, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compat import facade
 from spirograd.lang import arithmetic, context
+from spirograd.lang.data import scalar_field
+from spirograd.lang.data.field import MatrixField
 from spirograd.lang.data.node_inspection import SNodeGradType, SNodeType
 
 if TYPE_CHECKING:
@@ -76,20 +78,29 @@ def is_data_oriented(x: object) -> bool:
     return getattr(type(x), "_data_oriented", False)
 
 
-class _AnyKernel(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return getattr(type(instance), "__sg_is_kernel__", False)
-
-
-class Kernel(metaclass=_AnyKernel):
-    """What `isinstance` takes for a kernel: kernels, also those of objects, and their gradients."""
-
-
 UTIL: dict[str, object] = {
     **{f.__name__: f for f in (cook_dtype, to_numpy_type, to_pytorch_type, has_pytorch, in_python_scope, is_data_oriented)},
     **dict.fromkeys(("to_taichi_type", "to_quadrants_type"), to_family_type),
     **dict.fromkeys(("in_taichi_scope", "in_quadrants_scope"), facade.inside_kernel),
 }
+
+
+# --- classes that programs only give to `isinstance`, and that divide objects in another way than the classes here -------------
+
+
+def _judging(name: str, doc: str, accepts: Callable[[object], bool]) -> type:
+    """Return a class whose instances are the objects that ``accepts`` accepts."""
+    judge = type(f"_{name}Type", (type,), {"__instancecheck__": lambda cls, instance: accepts(instance)})
+    judging: type = judge(name, (), {"__doc__": doc})
+    return judging
+
+
+Kernel = _judging("Kernel", "A kernel, also one of an object, or a gradient of one.", lambda x: getattr(type(x), "__sg_is_kernel__", False))
+ScalarField = _judging(
+    "ScalarField",
+    "A field of scalars. Here a field of vectors is a field of scalars, too, but not in the family.",
+    lambda x: isinstance(x, scalar_field.ScalarField) and not isinstance(x, MatrixField),
+)
 
 
 # --- vectors -----------------------------------------------------------------------------------------------------------------

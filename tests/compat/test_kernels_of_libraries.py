@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from spirograd.compat.taichi.lang.field import ScalarField
 from spirograd.compat.taichi.lang.kernel_impl import Kernel
+from spirograd.compat.taichi.lang.matrix import MatrixField
 
 import spirograd.compat.taichi as ti
 
@@ -50,3 +52,39 @@ def test_a_kernel_and_its_gradient_by_the_names_of_the_family() -> None:
     np.testing.assert_allclose(y.to_numpy(), np.arange(4.0) ** 2)
     np.testing.assert_allclose(x.grad.to_numpy(), 2 * np.arange(4.0))
     tree.destroy()
+
+
+def test_fields_of_scalars_and_of_vectors_are_told_apart() -> None:
+    scalars, vectors, matrices = ti.field(ti.i32, 2), ti.Vector.field(2, ti.f32, 3), ti.Matrix.field(2, 2, ti.f32, ())
+    records = ti.Struct.field({"a": ti.f32}, shape=2)
+    for kind in (ScalarField, ti.ScalarField, ti.lang.impl.ScalarField):
+        assert [isinstance(x, kind) for x in (scalars, vectors.get_scalar_field(1), records.a)] == [True] * 3
+        assert [isinstance(x, kind) for x in (vectors, matrices, records, ti.ndarray(ti.f32, 2), 1.0)] == [False] * 5
+    assert [isinstance(x, MatrixField) for x in (scalars, vectors, matrices)] == [False, True, True]
+
+
+def test_a_dense_node_without_axes_has_one_cell() -> None:
+    x, y, z = ti.field(ti.f32, needs_grad=True), ti.Vector.field(2, ti.f32), ti.field(ti.i32)
+    builder = ti.FieldsBuilder()
+    single = builder.dense((), ())
+    single.place(x, x.grad, z)
+    builder.dense([], []).dense(ti.i, 3).place(y)
+    tree = builder.finalize()
+
+    @ti.kernel
+    def write() -> None:
+        for i in y:
+            y[i] = [i, 2 * i]
+        z[None] += 5
+        x[None] = 4.0
+
+    write()
+    assert single.shape == x.shape == () and y.shape == (3,)
+    assert x[None] == 4.0 and z[None] == 5
+    np.testing.assert_array_equal(y.to_numpy(), [[0, 0], [1, 2], [2, 4]])
+    tree.destroy()
+
+
+def test_a_sparse_node_without_axes_is_refused() -> None:
+    with pytest.raises(ti.TaichiTypeError, match="the axes of a pointer node are distinct and at least one"):
+        ti.FieldsBuilder().pointer((), ())
