@@ -98,7 +98,6 @@ CLIENTS = (
     Client("cloth in the wind", "tiCloth", "Source/Main_01.py"),
     Client("multigrid-preconditioned conjugate gradients", "MGPCG_Taichi", "mgpcg_2D.py"),
     Client("position based cloth, 2-D", "PBD_Cloth_Taichi", "PBD_ClothFall_2D.py"),
-    Client("solid that moving walls press, 2-D", "Taichi-Physical-Simulation", "4_moving_dirichlet/moving_dirichlet_final.py"),
     Client("springs, implicit", "Taichi-Physical-Simulation", "0_mass_spring/implicit_mass_spring.py"),
     Client("chain of rigid bodies", "Taichi-Simulations", "multibody.py"),
     Client("springs, implicit by Gauss-Seidel", "Taichi-solver", "linear_solver/implicit-gauss-seidel.py"),
