@@ -12,6 +12,8 @@ from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, DType, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compat import facade
 from spirograd.lang import arithmetic, context
+from spirograd.lang.data import scalar_field
+from spirograd.lang.data.field import MatrixField
 from spirograd.lang.data.node_inspection import SNodeGradType, SNodeType
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def in_python_scope() -> bool:
 
 def is_data_oriented(x: object) -> bool:
     """Return whether the class of ``x`` is decorated with `data_oriented`."""
-    return getattr(type(x), "__sg_data_oriented__", False)
+    return getattr(type(x), "_data_oriented", False)
 
 
 UTIL: dict[str, object] = {
@@ -81,6 +83,24 @@ UTIL: dict[str, object] = {
     **dict.fromkeys(("to_taichi_type", "to_quadrants_type"), to_family_type),
     **dict.fromkeys(("in_taichi_scope", "in_quadrants_scope"), facade.inside_kernel),
 }
+
+
+# --- classes that programs only give to `isinstance`, and that divide objects in another way than the classes here -------------
+
+
+def _judging(name: str, doc: str, accepts: Callable[[object], bool]) -> type:
+    """Return a class whose instances are the objects that ``accepts`` accepts."""
+    judge = type(f"_{name}Type", (type,), {"__instancecheck__": lambda cls, instance: accepts(instance)})
+    judging: type = judge(name, (), {"__doc__": doc})
+    return judging
+
+
+Kernel = _judging("Kernel", "A kernel, also one of an object, or a gradient of one.", lambda x: getattr(type(x), "__sg_is_kernel__", False))
+ScalarField = _judging(
+    "ScalarField",
+    "A field of scalars. Here a field of vectors is a field of scalars, too, but not in the family.",
+    lambda x: isinstance(x, scalar_field.ScalarField) and not isinstance(x, MatrixField),
+)
 
 
 # --- vectors -----------------------------------------------------------------------------------------------------------------

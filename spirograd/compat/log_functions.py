@@ -32,7 +32,7 @@ def _function(level: int) -> Log:
 
 
 _BY_LEVEL = {name: _function(level) for name, level in _LEVELS.items()}
-FUNCTIONS: dict[str, object] = {**_BY_LEVEL, "_get_logging": _get_logging}
+FUNCTIONS: dict[str, object] = {**_BY_LEVEL, "_get_logging": _get_logging, "supported_log_levels": list(_LEVELS)}
 
 
 class Redirected(logging.Filter):

@@ -18,12 +18,11 @@ from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
 from spirograd.lang.data.nodes import SNode
-from spirograd.lang.data.scalar_field import Field, ScalarField
+from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tree import FieldsBuilder, Tree
 from spirograd.lang.dispatching import PerformanceDispatcher
 from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.func import Func, func, pyfunc, real_func
-from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
 
@@ -98,6 +97,7 @@ MAIN: Names = {
     **several(facade, "reset sync"),
     **several(facade, "CPUWorkScheduling DeviceCapability dump_compile_config hex_to_rgb rgb_to_hex"),
     "sparse_matrix_builder": types.sparse_matrix_builder,
+    "ScalarField": internals.ScalarField,
 }
 
 _MISC: Names = {
@@ -117,7 +117,7 @@ _IMPL: Names = {
     "Py{}": facade.Runtime,
     **several(spirograd, "field ndarray root static static_assert static_print grouped one zero axes"),
     **several(spirograd, "deactivate_all_snodes stop_grad"),
-    **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, ScalarField, SNode, Struct, StructField)},
+    **{c.__name__: c for c in (Field, FieldsBuilder, Matrix, MatrixField, SNode, Struct, StructField, internals.ScalarField)},
     **EXCEPTIONS,
 }
 _CORE: Names = {"DeviceCapability": facade.DeviceCapability, **internals.CORE}
@@ -129,7 +129,7 @@ _MATRIX: Names = {
     **{c.__name__: c for c in (Matrix, MatrixField, MatrixType, VectorType)},
 }
 _KERNELS: Names = {
-    "Kernel": Kernel,
+    "Kernel": internals.Kernel,
     "Func": Func,
     **{f.__name__: f for f in (data_oriented, func, kernel, pyfunc, real_func)},
 }
@@ -143,7 +143,7 @@ MODULES: dict[str, Names] = {
     "lang.ops": {name: value for name, value in MAIN.items() if name.startswith("atomic_") or getattr(arithmetic, name, None) is value},
     "lang.matrix": _MATRIX,
     "lang.struct": {"Struct": Struct, "StructField": StructField, "StructType": StructType, "dataclass": dataclass, "struct": struct},
-    "lang.field": {"Field": Field, "ScalarField": ScalarField},
+    "lang.field": {"Field": Field, "ScalarField": internals.ScalarField},
     "lang._ndarray": _ARRAYS,
     "lang.buffer_view": {"BufferView": BufferView, "BufferViewType": BufferViewType},
     "lang.snode": {"SNode": SNode, "rescale_index": hints.rescale_index},
@@ -155,6 +155,7 @@ MODULES: dict[str, Names] = {
     "lang._template_mapper": {"__builtins__": dict(vars(builtins))},  # a copy, which programs change
     "lang.enums": several(spirograd, "Layout Backend"),
     "math": public(math),
+    "math._complex": several(math, "cconj cdiv cexp cinv clog cmul cpow csqrt"),
     "types": public(types),
     "types.primitive_types": {
         **{n: v for n, v in vars(primitive_types).items() if not n.startswith("_")},

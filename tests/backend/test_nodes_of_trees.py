@@ -22,7 +22,8 @@ def test_nodes_say_where_they_are() -> None:
     assert {x.parent(3), z.parent()} == {z.parent()}
     assert inner._get_children() == [x.snode, y.snode] and outer._get_children() == [inner]
     builder = sg.FieldsBuilder()
-    assert builder._get_children() == [] and [builder.dense(sg.i, 3)] == builder._get_children()
+    assert builder._get_children() == [] and builder.empty
+    assert [builder.dense(sg.i, 3)] == builder._get_children() and not builder.empty
     assert place._path_from_root() == [sg.root, outer, inner, place]
     assert place._dtype is sg.f32 and inner._dtype is None
     assert outer._physical_index_position() == {0: 0, 1: 1}

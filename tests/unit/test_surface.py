@@ -175,6 +175,8 @@ IMPORTS = [
     ("lang.snode", "SNode"),
     ("lang._ndarray", "Ndarray ScalarNdarray"),
     ("math", "vec3 mat2 clamp pi"),
+    ("math._complex", "cmul cdiv csqrt"),
+    ("_logging", "info set_logging_level supported_log_levels"),
     ("types", "ndarray NDArray vector struct quant"),
     ("types.primitive_types", "f32 i64 all_types"),
     ("types.ndarray_type", "NdarrayType"),

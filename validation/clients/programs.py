@@ -98,6 +98,12 @@ CLIENTS = (
     Client("cloth in the wind", "tiCloth", "Source/Main_01.py"),
     Client("multigrid-preconditioned conjugate gradients", "MGPCG_Taichi", "mgpcg_2D.py"),
     Client("position based cloth, 2-D", "PBD_Cloth_Taichi", "PBD_ClothFall_2D.py"),
+    Client("springs, implicit", "Taichi-Physical-Simulation", "0_mass_spring/implicit_mass_spring.py"),
+    Client("chain of rigid bodies", "Taichi-Simulations", "multibody.py"),
+    Client("springs, implicit by Gauss-Seidel", "Taichi-solver", "linear_solver/implicit-gauss-seidel.py"),
+    Client("diffusion of heat", "Taichi-Projects", "Lab6 Temperature-diffuse/PythonApplication/PythonApplication.py"),
+    Client("layer of a recurrent network, with its gradient", "unicornn_Taichi", "unicornn_taichi.py"),
+    Client("particles that a potential moves, by its gradient", "test_taichi_diff", "diff.py"),
 )
 
 

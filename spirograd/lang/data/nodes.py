@@ -73,7 +73,7 @@ class SNode(Inspected):
 
     def dense(self, axes: int | Iterable[int], shape: object) -> SNode:
         """Add a dense level below this node: ``shape`` cells along ``axes`` (``ij``, the last fastest). A single int counts for
-        every axis."""
+        every axis. A level without axes has one cell."""
         return self.add_level(Dense, axes, shape)
 
     def pointer(self, axes: int | Iterable[int], shape: object, cells: int | None = None) -> SNode:
@@ -116,8 +116,9 @@ class SNode(Inspected):
         """
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
-        if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-            raise SpirogradTypeError(f"the axes of a {kind.kind} node are distinct and at least one, got {axes!r}")
+        if len(set(numbers)) != len(numbers) or min(numbers, default=0) < 0 or (kind.is_sparse and not numbers):
+            and_some = " and at least one" if kind.is_sparse else ""
+            raise SpirogradTypeError(f"the axes of a {kind.kind} node are distinct{and_some}, got {axes!r}")
         listed = next((a for at in self.path if isinstance(at, Dynamic) for a in at.axes if a in numbers), None)
         if listed is not None:
             raise SpirogradTypeError(f"axis {listed} counts the entries of a dynamic node above: no other node can have it")

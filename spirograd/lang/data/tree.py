@@ -300,6 +300,16 @@ class FieldsBuilder(NearNames):
         """The extents of the root: none."""
         return self._root().shape
 
+    @property
+    def finalized(self) -> bool:
+        """Whether the tree is closed: then nothing more can be placed in it."""
+        return self._root().tree.closed
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is below the root."""
+        return not self._root().nodes
+
 
 class _TreeOfThread(threading.local):
     def __init__(self) -> None:

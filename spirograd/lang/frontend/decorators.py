@@ -80,5 +80,5 @@ def data_oriented(cls: type | None = None, **options: object) -> object:
     check_options("data_oriented", options, _CLASS_OPTIONS)
     if cls is None:
         return functools.partial(data_oriented, **options)
-    cls.__sg_data_oriented__ = True  # type: ignore[attr-defined]
+    cls._data_oriented = True  # type: ignore[attr-defined]  # the name that programs ask for
     return cls

@@ -95,6 +95,16 @@ class Kernel(Staged, NearNames):
     def grad(self) -> Any:
         return context.services().gradient_of(self)
 
+    @property
+    def _primal(self) -> Kernel:
+        """The kernel itself, by the name that programs of the Taichi family use."""
+        return self
+
+    @property
+    def _adjoint(self) -> object:
+        """The kernel's gradient, by the name that programs of the Taichi family use."""
+        return self.grad
+
     def __set_name__(self, owner: object, name: str) -> None:
         self._is_method = True  # The first parameter is the object, under any name.
 
@@ -431,7 +441,7 @@ class BoundKernel:
     __sg_is_kernel__ = True
 
     def __init__(self, kernel: Kernel, instance: object) -> None:
-        if not getattr(type(instance), "__sg_data_oriented__", False):
+        if not getattr(type(instance), "_data_oriented", False):
             raise SpirogradRuntimeError(
                 f"`{kernel.function.__qualname__}` is a kernel and a method: "
                 f"decorate class `{type(instance).__name__}` with `@sg.data_oriented`"
