@@ -13,6 +13,17 @@ TINT, WGSL, CHROMIUM = "tint", "wgsl", "chromium"
 # Dawn's library gets SPIR-V or, from naga, WGSL; Chromium gets WGSL. The modules that open them.
 HOSTS = {TINT: "validation.dawn.native", WGSL: "validation.dawn.native", CHROMIUM: "validation.dawn.browser"}
 VARIABLE = "DAWN"
+# What WebGPU does not take, by parts of its messages, and the names of these limits.
+_LIMITS = (
+    ("must only be called from uniform control flow", "WGSL: barriers of groups where Tint does not see that all invocations arrive"),
+    ("unhandled instruction with opcode 225", "WGSL has no memory barriers, which locks of atomics need"),
+    ("binds one array twice", "WebGPU binds an array once"),
+)
+
+
+def limit_of(message: str) -> str:
+    """Return the name of the limit of WebGPU that a message of its compiler or of `device` reports, "" if it is another error."""
+    return next((name for part, name in _LIMITS if part in message), "")
 
 
 def missing(host: str) -> str:
