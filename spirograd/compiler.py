@@ -70,6 +70,7 @@ from spirograd.transforms.conditional import (
     private_copies,
     reassociate,
     reductions,
+    separate_arrays,
     size_groups,
     split_int64,
     split_rows,
@@ -181,6 +182,7 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     kernel = run.apply(assume_disjoint, kernel, "kernel")
     kernel = run.apply(gather, kernel, "kernel")
     kernel = run.fuse(kernel)
+    kernel = run.apply(separate_arrays, kernel, "kernel")
     kernel = run.apply(offload, kernel, "kernel")
     kernel = run.apply(demote_atomics, kernel, "kernel")
     kernel = run.apply(forward_memory, kernel, "kernel")

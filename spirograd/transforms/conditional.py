@@ -103,6 +103,7 @@ check_bounds = Conditional("checks.check_bounds", lambda kernel, ctx: ctx.option
 keep_tile_entries = Conditional("tasks.keep_tile_entries", _having(ops.tile_entries))
 assume_disjoint = Conditional("tasks.disjoint_arrays", _having(ops.atomic), "assume_disjoint")
 gather = Conditional("tasks.gather", _having(ops.atomic))
+separate_arrays = Conditional("tasks.separate_arrays", _having_invocations)
 demote_atomics = Conditional("tasks.demote_atomics", _having(ops.atomic))
 late_stores = Conditional("tasks.late_stores", _having_invocations)
 carry_elements = Conditional("tasks.carry_elements", _having(ops.for_, ops.while_))
