@@ -43,6 +43,9 @@ class TaskBuffers(Protocol):
     def loaded(self, ref: BufferRef, t: DType, index: Op) -> int:
         """Return the pointer of `element` for a load."""
 
+    def view(self, ref: BufferRef, t: DType) -> DType:
+        """Return the type as which the buffer of ``ref`` is accessed where its elements are of type ``t``, which has the same size."""
+
     def alignment(self, t: DType) -> int:
         """Return the alignment that accesses of ``t`` declare; 0 for none."""
 

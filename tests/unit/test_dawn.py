@@ -12,8 +12,8 @@ import pytest
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.spirvgen.validate import available
-from validation.dawn import device
-from validation.dawn.translation import spirv_1_3
+from validation.dawn import device, limit_of
+from validation.dawn.translation import _padded, spirv_1_3
 
 
 class Stub:
@@ -61,6 +61,18 @@ def test_shared_bindings_get_offsets() -> None:
     host, values = launched(((0,), (8, 16)), 3)
     assert host.sizes == [304, 512 + 304] and values == [1, 1, 1]
     assert np.frombuffer(host.arguments, np.uint64)[1:].tolist() == [0, 512]
+
+
+def test_argument_blocks_keep_their_offsets() -> None:
+    text = "struct Arguments {\n    k: f32,\n    n: i32,\n}\n"
+    padded = "struct Arguments {\n    padding_0: u32,\n    padding_4: u32,\n    k: f32,\n    padding_12: u32,\n    n: i32,\n}\n"
+    assert _padded(text, [8, 16]) == padded and _padded(text, [0, 4]) == text
+
+
+def test_limits_have_names() -> None:
+    for message in ("error: unhandled instruction with opcode 225: OpMemoryBarrier %1 %2", "the task t binds one array twice, which"):
+        assert limit_of(message).startswith("W")
+    assert limit_of("another error") == ""
 
 
 def test_an_array_is_bound_once() -> None:

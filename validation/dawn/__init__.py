@@ -13,6 +13,18 @@ TINT, WGSL, CHROMIUM = "tint", "wgsl", "chromium"
 # Dawn's library gets SPIR-V or, from naga, WGSL; Chromium gets WGSL. The modules that open them.
 HOSTS = {TINT: "validation.dawn.native", WGSL: "validation.dawn.native", CHROMIUM: "validation.dawn.browser"}
 VARIABLE = "DAWN"
+# What WebGPU does not take, by parts of its messages, and the names of these limits.
+_LIMITS = (
+    ("'storageBarrier' must only", "WGSL has no memory barriers, which locks of atomics need"),
+    ("must only be called from uniform control flow", "Tint takes loops of groups for not uniform, in what it reads as SPIR-V"),
+    ("unhandled instruction with opcode 225", "WGSL has no memory barriers, which locks of atomics need"),
+    ("binds one array twice", "WebGPU binds an array once"),
+)
+
+
+def limit_of(message: str) -> str:
+    """Return the name of the limit of WebGPU that a message of its compiler or of `device` reports, "" if it is another error."""
+    return next((name for part, name in _LIMITS if part in message), "")
 
 
 def missing(host: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import numpy as np
@@ -10,7 +11,9 @@ from spirograd.base.errors import SpirogradRuntimeError
 from validation.tools import naga_program
 
 _HEADER_WORDS, _VERSION, _VERSION_1_3 = 5, 1, 0x10300
-_ENTRY_POINT, _VARIABLE = 15, 59  # opcodes
+_NAME, _ENTRY_POINT, _VARIABLE, _MEMBER_DECORATE = 5, 15, 59, 72  # opcodes
+_OFFSET = 35  # a decoration
+_BLOCK = "Arguments"  # what modules call the argument block
 _INPUT, _OUTPUT = 1, 3  # storage classes
 
 
@@ -44,4 +47,31 @@ def wgsl(module: bytes) -> str:
     done = subprocess.run([program, "wgsl"], input=module, capture_output=True, check=False)
     if done.returncode:
         raise SpirogradRuntimeError(f"naga: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout.decode()
+    return _padded(done.stdout.decode(), _offsets(module))
+
+
+def _offsets(module: bytes) -> list[int]:
+    """Return the offsets of the members of argument blocks, which are words, in order."""
+    words = np.frombuffer(module, "<u4").tolist()
+    named, found, at = set(), {}, _HEADER_WORDS
+    while at < len(words):
+        instruction = words[at : at + (words[at] >> 16)]
+        at += len(instruction)
+        if instruction[0] & 0xFFFF == _NAME and np.array(instruction[2:], "<u4").tobytes().rstrip(b"\0") == _BLOCK.encode():
+            named.add(instruction[1])
+        elif instruction[0] & 0xFFFF == _MEMBER_DECORATE and instruction[3] == _OFFSET:
+            found[instruction[1], instruction[2]] = instruction[4]
+    return [offset for (struct, _), offset in sorted(found.items()) if struct in named]
+
+
+def _padded(text: str, offsets: list[int]) -> str:
+    """Add words to the argument block so that its members have these offsets: naga does not write them."""
+    block = re.search(rf"struct {_BLOCK} \{{\n((?:    .*\n)*)\}}", text)
+    if block is None:
+        return text
+    lines, place = [], 0
+    for line, offset in zip(block[1].splitlines(keepends=True), offsets):
+        lines += [f"    padding_{at}: u32,\n" for at in range(place, offset, 4)]
+        lines.append(line)
+        place = offset + 4
+    return text[: block.start(1)] + "".join(lines) + text[block.end(1) :]

@@ -6,12 +6,15 @@ import json
 import subprocess
 from collections.abc import Sequence
 
+from spirograd.survey.results import REFUSED
 from tests.fuzz.__main__ import FUZZERS
+from validation import dawn
 from validation.case import Case
 from validation.drivers.records import Record
 from validation.drivers.setups import Setup
 from validation.drivers.systems import OUT, ROOT, Unavailable
 from validation.running import Run, run_cases
+from validation.tools import FAILED
 
 # Not stored_traces and partitions, which start processes: these would load the drivers of this machine.
 _KINDS = tuple(kind for kind in FUZZERS if kind not in ("stored_traces", "partitions"))
@@ -35,7 +38,8 @@ def run_all(setup: Setup, record: Record, cases: Sequence[Case], minutes: float,
         outcomes: dict[str, tuple[str, str]] = {}
 
         def tell(name: str, run: Run, outcomes: dict[str, tuple[str, str]] = outcomes) -> None:
-            outcomes[name] = (run.status, run.text)
+            limit = dawn.limit_of(run.text) if setup.host and run.status == FAILED else ""
+            outcomes[name] = (REFUSED, limit) if limit else (run.status, run.text)
             record.seconds += run.seconds
 
         for start in range(0, len(cases), setup.batch):

@@ -50,19 +50,19 @@ class _Split(Rewriter):
         self._counted: set[Op] = set()  # loops whose first result is now their index
         self.pairs = p = WordPairs(self.b)
         arithmetic: dict[ops.OpCode, Callable[[Op, tuple[Op, ...], bool], Op]] = {
-            ops.add: lambda op, a, signed: p.add(*a),
-            ops.sub: lambda op, a, signed: p.sub(*a),
-            ops.mul: lambda op, a, signed: p.mul(*a),
-            ops.neg: lambda op, a, signed: p.neg(*a),
-            ops.abs_: lambda op, a, signed: p.abs(*a, signed),
-            ops.idiv: lambda op, a, signed: p.divide(*a, signed)[0],
-            ops.irem: lambda op, a, signed: p.divide(*a, signed)[1],
-            ops.shl: lambda op, a, signed: p.shl(*a),
-            ops.shr: lambda op, a, signed: p.shr(*a, signed),
-            **dict.fromkeys((ops.min_, ops.max_), lambda op, a, signed: p.extremum(op.code, *a, signed)),
-            **dict.fromkeys(_COMPARISONS, lambda op, a, signed: p.compare(op.code, *a, signed)),
+            ops.add: lambda op, a, signed: p.add(a[0], a[1]),
+            ops.sub: lambda op, a, signed: p.sub(a[0], a[1]),
+            ops.mul: lambda op, a, signed: p.mul(a[0], a[1]),
+            ops.neg: lambda op, a, signed: p.neg(a[0]),
+            ops.abs_: lambda op, a, signed: p.abs(a[0], signed),
+            ops.idiv: lambda op, a, signed: p.divide(a[0], a[1], signed)[0],
+            ops.irem: lambda op, a, signed: p.divide(a[0], a[1], signed)[1],
+            ops.shl: lambda op, a, signed: p.shl(a[0], a[1]),
+            ops.shr: lambda op, a, signed: p.shr(a[0], a[1], signed),
+            **dict.fromkeys((ops.min_, ops.max_), lambda op, a, signed: p.extremum(op.code, a[0], a[1], signed)),
+            **dict.fromkeys(_COMPARISONS, lambda op, a, signed: p.compare(op.code, a[0], a[1], signed)),
             **dict.fromkeys((ops.and_, ops.or_, ops.xor, ops.not_), lambda op, a, signed: p.wordwise(op.code, *a)),
-            **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz), lambda op, a, signed: p.pair(p.count(op.code, *a), p.word(0))),
+            **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz), lambda op, a, signed: p.pair(p.count(op.code, a[0]), p.word(0))),
         }
         self.handlers = {
             **{code: self._of_long(lower) for code, lower in arithmetic.items()},
