@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -254,6 +255,7 @@ class VulkanDevice(StreamedDevice):
         if code is None:
             return None
         prepared = call.Prepared(self._own, executable, counts)
+        weakref.finalize(prepared, self._deletions.put, prepared.words).atexit = False
 
         def launch(_: int) -> None:
             self.launch(executable, prepared.refused(), counts)
@@ -375,7 +377,9 @@ class VulkanDevice(StreamedDevice):
             self._pools.discard(thing)
             thing.destroy()
         elif not isinstance(thing, Text):
-            self._pipelines.destroy(thing)
+            self._own.forget_recorded()
+            if not isinstance(thing, ctypes.Array):  # Words of a prepared launch.
+                self._pipelines.destroy(thing)
 
     def _check(self) -> None:
         if self._trouble:
