@@ -119,7 +119,7 @@ class Footprint:
 
 class DerivativeFootprint:
     """The memory of a kernel that its derivative is about. ``residuals``: with the version of each that it reads, see
-    `saving_rule`. ``constant_writes``: writes of values that depend on no memory with a gradient."""
+    `saving_rule`. ``constant_writes``: writes of values that depend on no memory with a gradient. ``relays``: see `Derivative`."""
 
     def __init__(self, gradient: SpecializedDerivative) -> None:
         derivative, fields = gradient.derivative, gradient.primal.fields
@@ -131,6 +131,9 @@ class DerivativeFootprint:
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
             [LaunchAccess(place.ref, fields, place.loc) for place in places] for places in places_of
         )
+        self.relays = [
+            (LaunchAccess(read.ref, fields, read.loc), LaunchAccess(write.ref, fields, write.loc)) for read, write in derivative.relays
+        ]
         active = {place.ref for place in derivative.active_outputs} if gradient.acts else set()
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 

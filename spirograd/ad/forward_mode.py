@@ -166,7 +166,9 @@ class Chain:
 
     def follow(self, derivative: SpecializedDerivative, packer: Packer) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
-        for place in derivative.derivative.inactive_writes:
+        lost = self._lost
+        relayed = [written for read, written in derivative.derivative.relays if memory_key(read.ref, packer) in lost]
+        for place in (*derivative.derivative.inactive_writes, *relayed):
             owner = None if isinstance(place.ref, FieldRef) else packer.arrays[place.ref.arg]
             self.lose(memory_key(place.ref, packer), derivative.label, place.loc, owner)
         for place in derivative.derivative.inactive_reads:

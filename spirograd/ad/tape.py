@@ -355,7 +355,8 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
                     f"that depend on memory with gradients{_at(ended[1])}"
                 )
                 report(launch.session, problem, access.loc, INACTIVE_HINT)
-        for access in memory.inactive_writes:
+        relayed = [written for read, written in memory.relays if launch.key(read) in self._inactive]
+        for access in (*memory.inactive_writes, *relayed):
             self._inactive.setdefault(launch.key(access), (gradient.label, access.loc, launch))
 
     # --- the host ----------------------------------------------------------------------------------------------------------

@@ -109,8 +109,9 @@ class Derivative:
     derivative needs values that the primal must save, which only a tape allows. ``residuals``: primal memory that ``kernel`` and ``sizing``
     read; ``reads``, ``writes``: memory that the primal reads and writes. ``active_outputs``: memory whose gradient flows into ``kernel``;
     ``active_inputs``: memory to whose gradient it adds. ``inactive_writes``: memory without gradient to which the primal writes values that
-    depend on active inputs; ``inactive_reads``: memory without gradient on which active outputs depend; ``broken``: such memory that the
-    primal writes and then reads (writing, reading). ``recomputed``: the number of operations on floats of the primal that run again, by the
+    depend on active inputs; ``inactive_reads``: memory without gradient on which active outputs depend; ``relays``: pairs of memory
+    without gradient, where the values of the second depend on those of the first; ``broken``: such memory that the primal writes and then
+    reads (writing, reading). ``recomputed``: the number of operations on floats of the primal that run again, by the
     line of the loop around them (None: in no serial loop). ``nesting``: the nested checkpoints, if there are any.
     """
 
@@ -126,6 +127,7 @@ class Derivative:
     active_inputs: tuple[Mention, ...] = ()
     inactive_writes: tuple[Mention, ...] = ()
     inactive_reads: tuple[Mention, ...] = ()
+    relays: tuple[tuple[Mention, Mention], ...] = ()
     broken: tuple[Mention, Mention] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence, Set
 from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
-from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
+from spirograd.autodiff.inactive_memory import inactive_memory
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
@@ -69,6 +69,7 @@ def differentiate(
         main, counting, capacities = sizing(gradient, ctx, {record.adstack.capacity: record.every for record in recorded})
         _verify(options, main, *[each.kernel for each in counting])
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
+        inactive = inactive_memory(primal, unclean.activity, ends)
         return Derivative(
             main,
             counting,
@@ -80,9 +81,10 @@ def differentiate(
             records=recorded,
             active_outputs=tuple(unclean.active_outputs),
             active_inputs=tuple(unclean.active_inputs),
-            inactive_writes=inactive_writes(primal, unclean.activity, ends),
-            inactive_reads=inactive_reads(primal, unclean.activity, ends),
-            broken=broken_chain(primal, unclean.activity, ends),
+            inactive_writes=inactive.writes,
+            inactive_reads=inactive.reads,
+            relays=inactive.relays,
+            broken=inactive.broken,
             warnings=(*warnings, *int_cast_warnings(primal, unclean.activity, shadow)),
             recomputed=recomputed(gradient),
             nesting=nesting,

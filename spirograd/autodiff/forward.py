@@ -14,7 +14,7 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import zero
 from spirograd.autodiff.derivative import Derivative, Mention
-from spirograd.autodiff.inactive_memory import inactive_reads, inactive_writes
+from spirograd.autodiff.inactive_memory import InactiveMemory, inactive_memory
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
@@ -40,12 +40,14 @@ def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool =
     tangents = _Forward(kernel, shadow, analysis).run()
     new = simplify(tangents, ctx)
     _refuse_changed(new)
+    inactive = InactiveMemory() if constant else inactive_memory(kernel, analysis, shadow)
     return Derivative(
         new,
         active_outputs=_places(kernel, shadow, ("write", "atomic")),
         active_inputs=_places(kernel, shadow, ("read", "atomic")),
-        inactive_writes=inactive_writes(kernel, analysis, shadow),
-        inactive_reads=inactive_reads(kernel, analysis, shadow),
+        inactive_writes=inactive.writes,
+        inactive_reads=inactive.reads,
+        relays=inactive.relays,
         warnings=_lost_returns(kernel, analysis),
     )
 

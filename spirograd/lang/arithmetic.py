@@ -348,7 +348,9 @@ def as_dtype(t: object) -> DType:
             return dtypes.from_numpy(t)
     except (TypeError, ValueError, KeyError):
         pass
-    raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
+    known = isinstance(t, str) and isinstance(getattr(dtypes, t, None), DType)
+    hint = f"write `sg.{t}`" if known else "types are sg.i32, sg.f32, ...; int and float mean the defaults"
+    raise type_error(f"{scalar.describe(t)} is no data type", hint)
 
 
 def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Unary:

@@ -33,7 +33,9 @@ def _range(*args: Scalar) -> object:
     numbers: list[int] = []
     for a in args:
         if not isinstance(a, (int, np.integer)):
-            raise type_error(f"`range` needs integers, got {describe(a)}", "`//` divides integers to an integer")
+            axes = "take the extent of one axis, such as `.shape[0]`, or loop over all with `sg.ndrange(*shape)`"
+            hint = axes if isinstance(a, (tuple, list)) else "`//` divides integers to an integer"
+            raise type_error(f"`range` needs integers, got {describe(a)}", hint)
         numbers.append(int(a))
     return range(*numbers)
 

@@ -84,7 +84,9 @@ def _bind_indices(t: Tracer, target: ast.expr, indices: Sequence[Value], grouped
 
 def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: dict[str, object]) -> None:
     if not isinstance(node.target, ast.Name):
-        raise t.syntax_error("a loop over a range has one index, which is a name", node.target)
+        several = isinstance(node.target, ast.Tuple)
+        hint = "loop over several axes with `sg.ndrange(n, m)`, or over a field or array" if several else ""
+        raise t.syntax_error("a loop over a range has one index, which is a name", node.target, hint)
     name = node.target.id
     begin, end, step = (space.start, space.stop, space.step) if isinstance(space, range) else (space.begin, space.end, space.step)
     step = scalar.known(step)
