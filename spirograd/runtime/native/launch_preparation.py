@@ -69,7 +69,7 @@ class LaunchSteps:
         self._record = record
         self._host_arrays = host_arrays
         self._compared = compared
-        self._same_arrays = False
+        self._same_arrays = len(compared) > MOST_SPANS
         self._scalars_kept: set[int] = set()
         self._extents_kept: set[tuple[int, int]] = set()
         self._kernel = kernel
@@ -88,7 +88,7 @@ class LaunchSteps:
                 self._scalars[slot.index] = slot
             elif slot.kind in ("array", "shape"):
                 self._arrays.setdefault(slot.index, []).append(slot)
-        if len(block) > _NOWHERE or len(compared) > MOST_SPANS:
+        if len(block) > _NOWHERE:
             raise NotPrepared
 
     # --- the current object ------------------------------------------------------------------------------------------------
@@ -250,8 +250,9 @@ class LaunchSteps:
         return [(k, array) for k, array in enumerate(self._compared) if array.index == self._flat]
 
     def compare(self, arrays: Sequence[Place | None], overlap: bool) -> None:
-        """Check whether two of the compared arrays overlap, after all arguments. ``arrays``: those of the recorded launch."""
-        if not self._compared:
+        """Check whether two of the compared arrays overlap, after all arguments. ``arrays``: those of the recorded launch; if all of them
+        are `unchanged`, so is the answer."""
+        if all(array.index in self.fixed for array in self._compared):
             return
         for k, array in enumerate(self._compared):
             if array.index in self.fixed:
