@@ -11,6 +11,7 @@ from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS
 from spirograd.base.dtypes import DType, i32, u1, u32
+from spirograd.ir import ops
 from spirograd.ir.nodes import FieldRef, Op
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import template
@@ -165,9 +166,9 @@ class SparseElement(Element):
         value = self._stored(cell, index).load()
         if cell is None or not self.ref.dtype.is_float:
             return value
-        # The null cell is zero. But so that no adjoint is added there, the value does not depend on it.
+        # The null cell is zero. So that no adjoint is added there, its value has no derivative; without derivatives no selection is left.
         active = cell > NULL
-        return rebuild(value, [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in leaves(value)])
+        return rebuild(value, [scalar.select(active, v, scalar.emit(ops.stop_grad, v)) for v in leaves(value)])
 
     def store(self, value: object) -> None:
         self._write(lambda element: element.store(value))
