@@ -184,7 +184,8 @@ class Emitter:
         """Return a float that drivers must not fuse or reorder with its uses. naga has no NoContraction."""
         if self.caps.target.naga:
             return self.opaque(value, t)
-        self.m.decorate(value, "NoContraction")
+        if not self.caps.float_controls2:
+            self.m.decorate(value, "NoContraction")
         return value
 
     def opaque(self, value: int, t: DType, again: bool = False) -> int:

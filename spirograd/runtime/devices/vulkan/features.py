@@ -37,6 +37,7 @@ _MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
 _EXECUTABLE = "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR"
 _RECONVERGENCE = "VkPhysicalDeviceShaderMaximalReconvergenceFeaturesKHR"
+_FLOAT_CONTROLS2 = "VkPhysicalDeviceShaderFloatControls2Features"
 EXECUTABLES = "VK_KHR_pipeline_executable_properties"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
@@ -47,6 +48,7 @@ _CHAIN = (
     (_CLOCK, "VK_KHR_shader_clock"),
     (_MATRIX, "VK_KHR_cooperative_matrix"),
     (_RECONVERGENCE, "VK_KHR_shader_maximal_reconvergence"),
+    (_FLOAT_CONTROLS2, "VK_KHR_shader_float_controls2"),
     (_EXECUTABLE, EXECUTABLES),
 )
 _CORE = "core"
@@ -78,6 +80,7 @@ _FEATURES = (
     (_V12, _DEVICE_SCOPE, ""),
     (_MATRIX, "cooperativeMatrix", ""),
     (_RECONVERGENCE, "shaderMaximalReconvergence", "maximal_reconvergence"),
+    (_FLOAT_CONTROLS2, "shaderFloatControls2", "float_controls2"),
 )
 # Required features: kernels reach memory by its address, and submissions are ordered on a timeline.
 _REQUIRED = {
