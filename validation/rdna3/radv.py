@@ -1,7 +1,6 @@
 """A device of target "vulkan" whose shaders AMD's Vulkan driver of Mesa, RADV, compiles for gfx1100, and the emulator runs.
 
-The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of 32 lanes, because the emulator has
-no others; by default it takes 64.
+The driver works in front of a null device, see `spirograd.survey.drivers`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.device import DeviceInfo
-from spirograd.base.records import replace
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.survey.drivers import DRIVERS
 from spirograd.survey.vulkan import VulkanCompiler
@@ -61,7 +59,8 @@ class Radv(Emulator):
         super().__init__(capacity)
         self._compiler = VulkanCompiler(DRIVER, SID.root)
         self.info = DeviceInfo("vulkan", f"emulated {self._compiler.driver}", f"NumPy {np.__version__}")
-        self.caps = replace(self._compiler.caps, subgroup_size=LANES)
+        self.caps = self._compiler.caps
+        assert self.caps.subgroup_size == LANES, "the driver offers no subgroups of this size"
         self.memory = Memory(capacity, _FIRST_ADDRESS)
 
     def load(self, kernel: CompiledKernel) -> Executable:
@@ -73,7 +72,7 @@ class Radv(Emulator):
         return executable
 
     def _shader(self, module: bytes, name: str) -> Shader:
-        statistics, listings = self._compiler.listings(module, name, LANES)
+        statistics, listings = self._compiler.listings(module, name)
         code = aco.machine_code(listings)
         if len(code) != statistics["Code size"]:
             raise EmulatorError(f"{name}: the driver lists {len(code)} of {statistics['Code size']} bytes of code")

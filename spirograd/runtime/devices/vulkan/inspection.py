@@ -47,12 +47,12 @@ class Inspector:
         self._fn = device_functions(self._device)
         flags = (_CAPTURE_STATISTICS | (_CAPTURE_LISTINGS if listings else 0)) if self._tells else 0
         self._listings = listings
-        self._pipelines = Pipelines(self._device, self._fn, features.caps.max_push_constants, b"", None, flags)
+        self._pipelines = Pipelines(self._device, self._fn, features.caps.max_push_constants, b"", None, features.subgroup_size, flags)
 
-    def inspect(self, module: bytes, name: str, subgroup_size: int = 0) -> Inspection:
+    def inspect(self, module: bytes, name: str) -> Inspection:
         """Compile a module, see `Pipelines.create`. Raises SpirogradRuntimeError if the driver refuses the module."""
         begin = time.perf_counter()
-        pipeline = self._pipelines.create(module, _ENTRY, name, subgroup_size)
+        pipeline = self._pipelines.create(module, _ENTRY, name)
         seconds = time.perf_counter() - begin
         statistics: dict[str, Statistic] = {}
         listings: dict[str, str] = {}
