@@ -1,6 +1,7 @@
 # One entry for everything. `make test` needs Python and make only: it makes its own environment in .venv.
 #   make test      install what tests need into $(VENV), then lint, types, tests
 #   make check     the same without installing: uses the python in $(BIN)
+#   make environment   only install what tests need into $(VENV)
 #   make docs      install what the site needs into $(DOCS_VENV), then build it into site/; any warning is an error
 #   make test-long   what takes too long for each change: tests on a large scale, and random programs for MINUTES from SEED
 PYTHON ?= python3
@@ -14,10 +15,12 @@ FUZZ_ARGS ?= $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES)
 STAMP := $(VENV)/.spirograd-test
 DOCS_STAMP := $(DOCS_VENV)/.spirograd-docs
 
-.PHONY: validate test check lint types tests test-long docs bench format demo clean
+.PHONY: validate test environment check lint types tests test-long docs bench format demo clean
 
 test: $(STAMP)
 	@$(MAKE) --no-print-directory check
+
+environment: $(STAMP)
 
 # Types are checked on one core while the tests start; a mistake in them fails `check` at its end.
 check: lint
@@ -55,8 +58,7 @@ docs: $(DOCS_STAMP)
 
 $(DOCS_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(DOCS_VENV)/bin/python -m pip install --quiet --editable ".[docs]"
+	$(DOCS_VENV)/bin/python -m pip install --quiet --no-compile --editable ".[docs]"
 	@touch $@
 
 bench:

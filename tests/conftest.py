@@ -47,6 +47,7 @@ _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDO
 _ONE_IN = 8
 _optimized = pytest.StashKey[bool]()
 _failed = pytest.StashKey[bool]()
+_files_missed = pytest.StashKey[set[Path]]()
 _PAIR = ("vulkan", "wgpu")
 _SHOWN = 6000  # characters of a failure
 _SEVERAL, _MANY = 2, 4  # cases of a test marked `vulkan_or_wgpu`: with several, the CPU runs some and Vulkan or wgpu the others
@@ -83,9 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--failures")
     if file is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Failures(Path(file)))
-    for name in filter(None, (config.getoption("--missed") or "").split(",")):
+    names = [*filter(None, (config.getoption("--missed") or "").split(","))]
+    for name in names:
         if name not in _missed(config):
             raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
+    if names:
+        config.stash[_files_missed] = {config.rootpath / test.partition("::")[0] for name in names for test in _missed(config)[name]}
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -124,6 +128,12 @@ def _rewrite_a_share(config: pytest.Config) -> None:
             compiled.parent.mkdir(parents=True, exist_ok=True)
             source, code = rewrite._rewrite_test(path, config)
             rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, compiled)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--missed`: test files of which no test is wanted are not imported. They are nine in ten, and each process would import all."""
+    wanted = config.stash.get(_files_missed, None)
+    return True if wanted is not None and collection_path.suffix == ".py" and collection_path not in wanted else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plugin of Hypothesis

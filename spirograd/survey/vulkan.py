@@ -66,10 +66,10 @@ class VulkanCompiler:
         """Return what the driver made of each task of ``kernel``. After a crash, another process goes on with the next task."""
         return [self._task(kernel.binaries[task.binary], f"{kernel.name} ({task.name})") for task in kernel.tasks]
 
-    def listings(self, module: bytes, name: str) -> tuple[dict[str, Statistic], dict[str, str]]:
-        """Return the statistics and all listings of one module (see `Inspection`). Raises SpirogradRuntimeError if
-        the driver refuses the module or crashes."""
-        request = {"module": base64.b64encode(module).decode(), "name": name, "listings": True}
+    def listings(self, module: bytes, name: str, subgroup_size: int) -> tuple[dict[str, Statistic], dict[str, str]]:
+        """Return the statistics and all listings of one module (see `Inspection`) for subgroups of this size. Raises
+        SpirogradRuntimeError if the driver refuses the module or crashes."""
+        request = {"module": base64.b64encode(module).decode(), "name": name, "listings": True, "subgroup_size": subgroup_size}
         try:
             answer = self._ask(request)
         except _Ended as error:

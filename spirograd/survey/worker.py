@@ -2,7 +2,7 @@
 
 Messages are lines of JSON. The first one tells about the device: its ``name``, ``driver`` and ``capabilities``, or the ``error``. Then each
 request with a ``module`` and a ``name`` has an answer: ``seconds``, ``statistics`` and ``code`` of the pipeline, or the ``error``. If
-``listings`` is true in the request, the answer has all listings, too.
+``listings`` is true in the request, the answer has all listings, too; ``subgroup_size`` in it is as of `Pipelines.create`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            inspection = inspector.inspect(base64.b64decode(request["module"]), request["name"])
+            inspection = inspector.inspect(base64.b64decode(request["module"]), request["name"], request.get("subgroup_size", 0))
         except SpirogradError as error:
             _send(answers, {"error": str(error)})
             continue

@@ -56,6 +56,13 @@ if [ "$1 $2" = "-m venv" ]; then
 fi
 echo "$* | require=$SG_TEST_REQUIRE wgpu=$SG_WGPU_BACKEND driver=$VK_DRIVER_FILES libraries=$DYLD_LIBRARY_PATH utf8=$PYTHONUTF8" >> LOG
 """
+# A `make` that fails where FAILS is its target, and else makes an environment with that Python if it is asked for one.
+MAKE = """#!/bin/sh
+echo "make $*" >> LOG
+[ "$1" != "$FAILS" ] || exit 1
+[ "$1" != environment ] || { mkdir -p "$VENV/bin" && cp PROGRAMS/python "$VENV/bin"; }
+"""
+_LINUX = ("environment", "test", "docs")  # what `ci/linux --install` makes
 _NEWER = sys.version_info >= (3, 11)
 
 
@@ -72,7 +79,10 @@ def dry_run(script: str, system: str, tmp_path: Path, **environment: str) -> tup
     for name, text in {
         "uname": f"#!/bin/sh\necho {system}\n",
         "brew": f'#!/bin/sh\n[ "$1" = --prefix ] && echo {prefix} && exit\necho "brew $*" >> {log}\n',
-        "spirv-val": "#!/bin/sh\n",
+        "apt-get": f'#!/bin/sh\necho "apt-get $*" >> {log}\n',
+        "sudo": '#!/bin/sh\nexec "$@"\n',
+        "make": MAKE.replace("LOG", str(log)).replace("PROGRAMS", str(programs)),
+        **dict.fromkeys(("spirv-val", "spirv-cross", "glslangValidator", "g++", "chromium"), "#!/bin/sh\n"),
         "python": STUB.replace("REAL", sys.executable).replace("LOG", str(log)),
     }.items():
         (programs / name).write_text(text)
@@ -111,6 +121,21 @@ def test_windows_in_a_dry_run(tmp_path: Path) -> None:
     assert [call.split(" | ")[0] for call in calls][-2:] == ["-m spirograd doctor", "-m pytest -n 2 -k wgpu"]
     wgpu = "wgpu," if _NEWER else ""
     assert f"require={wgpu}interpreter,cpu,rich,matplotlib wgpu=d3d12 " in calls[-1] and calls[-1].endswith("utf8=1")
+
+
+@pytest.mark.skipif(not [*Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json")], reason="ci/linux asks for lavapipe")
+@pytest.mark.parametrize("fails", ["", *_LINUX])
+def test_linux_in_a_dry_run(fails: str, tmp_path: Path) -> None:
+    """Two installations at a time: what the tests need beside system packages, torch beside the site."""
+    done, calls = dry_run("linux --install --torch", "Linux", tmp_path, FAILS=fails)
+    assert (done.returncode == 0) == (not fails)
+    made = [call.partition(" BIN=")[0] for call in calls if call.startswith("make")]
+    assert made == ["make environment", "make test", "make docs", "make -j2 types tests"][: _LINUX.index(fails) + 1 if fails else 4]
+    assert [call.split()[1] for call in calls if call.startswith("apt-get")] == ["update", "install", "install"]
+    pip = [call.split(" | ")[0] for call in calls if call.startswith("-m pip")]
+    if not fails:
+        assert len(pip) == 1 and re.search(r"torch==\S+ mpi4py==\S+ spirograd\[jax,sweep\]$", pip[0])
+        assert calls[-1].startswith(made[-1])
 
 
 @pytest.mark.skipif(shutil.which("bash") is None or sys.platform == "win32", reason="a dry run needs a shell of Unix")

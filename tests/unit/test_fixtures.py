@@ -153,6 +153,7 @@ def test_tests_of_torch_run_where_it_is(pytester, monkeypatch, run):
     without = _torch(pytester, monkeypatch, run, False)
     without.assert_outcomes(passed=1, skipped=1)
     without.stdout.fnmatch_lines(["1 test skipped: torch: not installed"])
+    pytester.makepyfile(test_of_none_missed="raise AssertionError('imported')")
     for _ in range(2):
         with_torch = _torch(pytester, monkeypatch, run, True, "--missed", "torch")
         with_torch.assert_outcomes(passed=1, deselected=1)

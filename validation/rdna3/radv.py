@@ -1,6 +1,7 @@
 """A device of target "vulkan" whose shaders AMD's Vulkan driver of Mesa, RADV, compiles for gfx1100, and the emulator runs.
 
-The driver works in front of a null device, see `spirograd.survey.drivers`.
+The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of the emulator's size: 32 lanes, as
+on devices, or 64, for which there are neither ballots nor products of matrices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.device import DeviceInfo
+from spirograd.base.records import replace
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.survey.drivers import DRIVERS
 from spirograd.survey.vulkan import VulkanCompiler
@@ -60,7 +62,8 @@ class Radv(Emulator):
         self._compiler = VulkanCompiler(DRIVER, SID.root)
         self.info = DeviceInfo("vulkan", f"emulated {self._compiler.driver}", f"NumPy {np.__version__}")
         self.caps = self._compiler.caps
-        assert self.caps.subgroup_size == LANES, "the driver offers no subgroups of this size"
+        if self.caps.subgroup_size != LANES:
+            self.caps = replace(self.caps, subgroup_size=LANES, subgroup_ballot=False, matrix_shapes=())
         self.memory = Memory(capacity, _FIRST_ADDRESS)
 
     def load(self, kernel: CompiledKernel) -> Executable:
@@ -72,7 +75,7 @@ class Radv(Emulator):
         return executable
 
     def _shader(self, module: bytes, name: str) -> Shader:
-        statistics, listings = self._compiler.listings(module, name)
+        statistics, listings = self._compiler.listings(module, name, LANES)
         code = aco.machine_code(listings)
         if len(code) != statistics["Code size"]:
             raise EmulatorError(f"{name}: the driver lists {len(code)} of {statistics['Code size']} bytes of code")

@@ -49,10 +49,10 @@ class Inspector:
         self._listings = listings
         self._pipelines = Pipelines(self._device, self._fn, features.caps.max_push_constants, b"", None, features.subgroup_size, flags)
 
-    def inspect(self, module: bytes, name: str) -> Inspection:
+    def inspect(self, module: bytes, name: str, subgroup_size: int = 0) -> Inspection:
         """Compile a module, see `Pipelines.create`. Raises SpirogradRuntimeError if the driver refuses the module."""
         begin = time.perf_counter()
-        pipeline = self._pipelines.create(module, _ENTRY, name)
+        pipeline = self._pipelines.create(module, _ENTRY, name, subgroup_size)
         seconds = time.perf_counter() - begin
         statistics: dict[str, Statistic] = {}
         listings: dict[str, str] = {}

@@ -51,8 +51,12 @@ class Pipelines:
         check(self.fn.CreatePipelineCache(self.device, info, NULL, cache), "create a pipeline cache")
         return cache[0]
 
-    def create(self, module: bytes, entry: str, name: str) -> ffi.CData:
-        """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module."""
+    def create(self, module: bytes, entry: str, name: str, subgroup_size: int = 0) -> ffi.CData:
+        """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module.
+
+        ``subgroup_size``: another size of subgroups than that of all pipelines; 0 for that one.
+        """
+        size = subgroup_size or self._subgroup_size
         check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
@@ -67,8 +71,8 @@ class Pipelines:
             stage.stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
             stage.module = shader[0]
             stage.pName = entry_name
-            required = struct("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=self._subgroup_size)
-            stage.pNext = required if self._subgroup_size else NULL
+            required = struct("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=size)
+            stage.pNext = required if size else NULL
             pipeline = ffi.new("VkPipeline*")
             result = self.fn.CreateComputePipelines(self.device, self._cache, 1, pipeline_info, NULL, pipeline)
             check(result, f"compile kernel {name}")
