@@ -61,7 +61,9 @@ LATER_KINDS = {
 }  # fmt: skip
 LATER_ENUMERANTS = (
     ("Capability", {"enumerant": "CooperativeMatrixKHR", "value": 6022, **_EXTENSION}),
+    ("Capability", {"enumerant": "FloatControls2", "value": 6029, "version": "None", "extensions": ["SPV_KHR_float_controls2"]}),
     ("ExecutionMode", {"enumerant": "MaximallyReconvergesKHR", "value": 6023, "capabilities": ["Shader"]}),
+    ("ExecutionMode", {"enumerant": "FPFastMathDefault", "value": 6028, "capabilities": ["FloatControls2"], "parameters": [_REF, _REF]}),
 )
 
 

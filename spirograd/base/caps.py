@@ -70,6 +70,7 @@ class Capabilities:
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
     special_constants: bool = True  # whether modules can compute infinities and NaN from constants
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
+    float_controls2: bool = False  # whether modules can say for all operations what drivers may do with floats
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""
     cpu_features: str = ""

@@ -22,12 +22,16 @@ from spirograd.spirvgen.emit_matrices import uses_matrices
 from spirograd.spirvgen.emit_vector import VectorStackSlots
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.function import Function
-from spirograd.spirvgen.module import Module
+from spirograd.spirvgen.module import Module, enumerant
 from spirograd.spirvgen.naga_check import check_for_naga
 from spirograd.spirvgen.op_map import OP_MAP
 from spirograd.spirvgen.validate import validate
 
 ENTRY_POINT = "main"
+_FLOAT_WIDTHS = (16, 32, 64)
+# What drivers may do with floats: nothing, or take all for finite, and zeros for zeros of any sign.
+_AS_WRITTEN = enumerant("FPFastMathMode", "None")
+_FINITE = enumerant("FPFastMathMode", "NotNaN") | enumerant("FPFastMathMode", "NotInf") | enumerant("FPFastMathMode", "NSZ")
 # Target -> addressing model.
 ADDRESSING = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
 
@@ -99,8 +103,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     module.entry_point(function.id, ENTRY_POINT, attr.group_size)
     if caps.maximal_reconvergence and attr.grouped and any(not ops.MEETING_IN_SUBGROUPS.isdisjoint(r.codes) for r in regions):
         module.reconverges(function.id)
-    # Without this, a driver may compute anything for infinities, NaN and -0.0: x / 0.0 was 0 on lavapipe.
-    module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
+    _forbid_simplification(module, function, caps)
     if not options.fast_math:
         module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)
     function.finish()
@@ -110,3 +113,13 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     if knobs.flag("SG_VALIDATE"):
         validate(data, caps.target_name)
     return TaskModule(data, e.memory.bindings)
+
+
+def _forbid_simplification(module: Module, function: Function, caps: Capabilities) -> None:
+    """Ask drivers to keep infinities, NaN and -0.0, where they can: without this, x / 0.0 was 0 on lavapipe. With float controls 2, also
+    to compute all floats as written."""
+    if not caps.float_controls2:
+        module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
+        return
+    for bits in _FLOAT_WIDTHS:
+        module.float_default(function.id, bits, _AS_WRITTEN if bits in caps.exact_specials else _FINITE)

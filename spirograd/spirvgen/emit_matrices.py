@@ -3,8 +3,9 @@
 Only the driver knows which invocation holds which entries. If subgroups are smaller than groups, each computes a part of the total, which
 its number determines.
 
-Invocations hold the entries of a matrix as scalars, in the order in which the matrix numbers its components. The specification leaves their
-count to the driver: devices offer products only where it is known, see `runtime/devices/vulkan/features.py`.
+Invocations hold the entries of a total as scalars, in the order in which the matrix numbers its components. The specification leaves their
+count to the driver: devices offer products only where it is known, see `runtime/devices/vulkan/features.py`. Factors stay matrices from the
+load to the product, because some drivers store entries of them in several invocations: RADV does so on RDNA 3.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
 from spirograd.spirvgen.emit_workgroup import builtin_word, shared_variable
 from spirograd.spirvgen.emitter import Emitter
-from spirograd.spirvgen.module import enumerant
+from spirograd.spirvgen.module import ModuleError, enumerant
 
 CODES = frozenset((ops.matrix_load, ops.matrix_store, ops.matrix_product))
 _SUBGROUP = enumerant("Scope", "Subgroup")
@@ -76,28 +77,36 @@ def _matrix(e: Emitter, shape: MatrixShape, use: str) -> int:
     return e.m.intern("TypeCooperativeMatrixKHR", e.type(shape.element(use)), *extents)
 
 
-def _components(e: Emitter, shape: MatrixShape, use: str) -> tuple[int, list[int]]:
-    """Create a variable for a matrix, and return pointers to the components that the invocation holds."""
-    variable = e.f.variable(_matrix(e, shape, use), "matrix")
-    pointer = e.m.pointer("Function", e.type(shape.element(use)))
-    return variable, [e.f.value("AccessChain", pointer, variable, e.m.constant_u32(k)) for k in range(shape.held(use))]
+def _components(e: Emitter, shape: MatrixShape) -> tuple[int, list[int]]:
+    """Create a variable for a matrix of a total, and return pointers to the components that the invocation holds."""
+    variable = e.f.variable(_matrix(e, shape, TOTAL), "matrix")
+    pointer = e.m.pointer("Function", e.type(shape.total))
+    return variable, [e.f.value("AccessChain", pointer, variable, e.m.constant_u32(k)) for k in range(shape.held(TOTAL))]
 
 
-def _taken_apart(e: Emitter, shape: MatrixShape, use: str, matrix: int) -> list[int]:
-    variable, components = _components(e, shape, use)
+def _taken_apart(e: Emitter, shape: MatrixShape, matrix: int) -> list[int]:
+    variable, components = _components(e, shape)
     e.f.store(variable, matrix)
-    return [e.f.load(e.type(shape.element(use)), pointer) for pointer in components]
+    return [e.f.load(e.type(shape.total), pointer) for pointer in components]
 
 
-def _joined(e: Emitter, shape: MatrixShape, use: str, n: int, entries: Sequence[Op]) -> dict[tuple[int, int], int]:
-    """Return the matrices of a tile, by their first row and column."""
-    matrices, held = {}, shape.held(use)
-    for k, place in enumerate(shape.blocks(n, use)):
-        variable, components = _components(e, shape, use)
+def _joined(e: Emitter, shape: MatrixShape, n: int, entries: Sequence[Op]) -> dict[tuple[int, int], int]:
+    """Return the matrices of a total, by their first row and column."""
+    matrices, held = {}, shape.held(TOTAL)
+    for k, place in enumerate(shape.blocks(n, TOTAL)):
+        variable, components = _components(e, shape)
         for pointer, entry in zip(components, entries[k * held : (k + 1) * held]):
             e.f.store(pointer, e.ids[entry])
-        matrices[place] = e.f.load(_matrix(e, shape, use), variable)
+        matrices[place] = e.f.load(_matrix(e, shape, TOTAL), variable)
     return matrices
+
+
+def _factor(e: Emitter, entries: Sequence[Op]) -> dict[tuple[int, int], int]:
+    """Return the matrices of a factor, by their first row and column. ``entries`` are those of one load, in their order."""
+    load = entries[0].args[0]
+    if load not in e.factors or any(entry.args[0] is not load or entry.args[1].attr != k for k, entry in enumerate(entries)):
+        raise ModuleError("the entries of a factor are not those of one load")
+    return e.factors[load]
 
 
 def _define(e: Emitter, op: Op, entries: Sequence[int]) -> None:
@@ -108,18 +117,21 @@ def emit_load(e: Emitter, op: Op) -> None:
     (name, n, use), ref = op.attr
     shape = SHAPES[name]
     rows = _Rows(e, ref, n, shape, use)
-    entries = []
+    matrices = {}
     for row, column in shape.blocks(n, use):
         place = (column, row, _BY_COLUMNS) if use == TRANSPOSED else (row, column, _BY_ROWS)
-        entries += _taken_apart(e, shape, use, rows.load(_matrix(e, shape, use), *place))
-    _define(e, op, entries)
+        matrices[row, column] = rows.load(_matrix(e, shape, use), *place)
+    if use == TOTAL:
+        _define(e, op, [entry for matrix in matrices.values() for entry in _taken_apart(e, shape, matrix)])
+    else:
+        e.factors[op] = matrices
 
 
 def emit_store(e: Emitter, op: Op) -> None:
     (name, n, use), ref = op.attr
     shape = SHAPES[name]
     rows = _Rows(e, ref, n, shape, use)
-    for (row, column), matrix in _joined(e, shape, use, n, op.args).items():
+    for (row, column), matrix in _joined(e, shape, n, op.args).items():
         rows.store(matrix, row, column)
 
 
@@ -127,10 +139,10 @@ def emit_product(e: Emitter, op: Op) -> None:
     name, n = op.attr
     shape = SHAPES[name]
     first, second = shape.held_of_tile(n, A), shape.held_of_tile(n, A) + shape.held_of_tile(n, B)
-    parts = ((A, op.args[:first]), (B, op.args[first:second]), (TOTAL, op.args[second:]))
-    a, b, total = (_joined(e, shape, use, n, entries) for use, entries in parts)
+    a, b = _factor(e, op.args[:first]), _factor(e, op.args[first:second])
+    total = _joined(e, shape, n, op.args[second:])
     for k in range(0, n, shape.depth):
         for row, column in total:
             operands = (a[row, k], b[k, column], total[row, column])
             total[row, column] = e.f.value("CooperativeMatrixMulAddKHR", _matrix(e, shape, TOTAL), *operands)
-    _define(e, op, [entry for matrix in total.values() for entry in _taken_apart(e, shape, TOTAL, matrix)])
+    _define(e, op, [entry for matrix in total.values() for entry in _taken_apart(e, shape, matrix)])

@@ -40,12 +40,12 @@ def emit_sub(e: Emitter, op: Op) -> None:
 
 
 def emit_div(e: Emitter, op: Op) -> None:
-    """Emit a / b of floats. b is opaque, because drivers simplify x / x to 1, and lavapipe (22.3) computes x / b wrong if b is 0 once it
-    has unrolled a loop."""
+    """Emit a / b of floats. Without float controls 2, b is opaque, because drivers simplify x / x to 1, and lavapipe (22.3) computes x / b
+    wrong if b is 0 once it has unrolled a loop."""
     t = op.type
     assert isinstance(t, DType)
     a, b = (e.ids[x] for x in op.args)
-    if op.args[1].code is not ops.const:
+    if op.args[1].code is not ops.const and not e.caps.float_controls2:
         b = e.opaque(b, t, again=True)
     e.ids[op] = e.rounded(e.f.value("FDiv", e.type(t), a, b), t)
 

@@ -113,6 +113,8 @@ def emit_extract(e: Emitter, op: Op) -> None:
     vector, index = op.args
     t = vector.type
     assert isinstance(t, Vec)
+    if vector in e.factors:
+        return  # Products, the only users, take all entries together.
     element = e.type(t.elem)
     if t.n == 1:
         e.ids[op] = e.ids[vector]

@@ -56,6 +56,7 @@ class Emitter:
         self.memory: TaskBuffers
         self.stack_slots: StackSlots
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
+        self.factors: dict[Op, dict[tuple[int, int], int]] = {}  # loaded factors of matrix products: by first row and column, the matrices
         self.claims: dict[BufferRef, int] = {}  # the variable with the number that this invocation has claimed, by counter
         self.grouped = False  # whether barriers of groups also order accesses to buffers
         self.callee: Callable[[str], int] = _no_function  # ids of functions, by name
@@ -187,7 +188,8 @@ class Emitter:
         """Return a float that drivers must not fuse or reorder with its uses. naga has no NoContraction."""
         if self.caps.target.naga:
             return self.opaque(value, t)
-        self.m.decorate(value, "NoContraction")
+        if not self.caps.float_controls2:
+            self.m.decorate(value, "NoContraction")
         return value
 
     def opaque(self, value: int, t: DType, again: bool = False) -> int:

@@ -308,6 +308,14 @@ class Module:
         self.extension("SPV_KHR_maximal_reconvergence")
         self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", "MaximallyReconvergesKHR"))
 
+    def float_default(self, function: int, bits: int, permitted: int) -> None:
+        """Append the execution mode of SPV_KHR_float_controls2 that says what drivers may do with floats of a width: a mask of
+        FPFastMathMode. It also counts for instructions of GLSL.std.450. Does nothing if the module has no such floats so far."""
+        t = self._interned.get(("TypeFloat", bits))
+        if t is not None:
+            mode = self.use_enumerant("ExecutionMode", "FPFastMathDefault")
+            self.add("execution_mode", "ExecutionModeId", function, mode, t, self.constant_u32(permitted))
+
     def float_mode(self, function: int, mode: str, widths: Sequence[int]) -> None:
         """Append an execution mode of SPV_KHR_float_controls for all float types of these widths that the module has so far."""
         for bits in widths:

@@ -13,6 +13,7 @@ _TIMEOUT_SECONDS = 120
 # Messages of versions that are older than an extension -> the extension, and the first version that knows it.
 _TOO_OLD = {
     "Invalid capability operand: 6022": ("cooperative matrices", "v2023.4"),
+    "Invalid capability operand: 6029": ("float controls 2", "v2024.1"),
     "Invalid execution mode operand: 6023": ("maximal reconvergence", "v2024.1"),
 }
 

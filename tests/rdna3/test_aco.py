@@ -9,6 +9,7 @@ import spirograd as sg
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.lang import context
+from spirograd.simt import Tile16x16
 from validation import rdna3
 from validation.case import load
 from validation.collecting import kernels_of
@@ -91,5 +92,38 @@ def test_corpus(name: str) -> None:
             assert "RADV" in context.session().device.info.name
             assert case.wrong(case.run(*case.args)) == ""
             assert context.session().device.instructions > 20  # type: ignore[attr-defined]
+        finally:
+            sg.reset()
+
+
+@pytest.mark.needs("radv-gfx1100")
+def test_products_of_tiles_by_matrix_instructions() -> None:
+    """Every entry in its place: the sums are exact. The driver holds factors twice, which modules must not assume."""
+    x, y = (np.random.default_rng(seed).integers(-16, 17, (16, 32)) / 8 for seed in (1, 2))
+    with rdna3.emulated(rdna3.RADV) as arch:
+        try:
+            sg.init(arch=arch)
+            assert context.session().device.caps.matrix_shapes == ("m16n16k16_f16",)
+            a, b, c, d = sg.field(sg.f16, (16, 32)), sg.field(sg.f16, (16, 32)), sg.field(sg.f32, (16, 16)), sg.field(sg.f32, (16, 16))
+            a.from_numpy(x.astype(np.float16))
+            b.from_numpy(y.astype(np.float16))
+
+            @sg.kernel
+            def run():  # type: ignore[no-untyped-def]
+                sg.loop_config(block_dim=32)
+                for _ in range(32):
+                    t, u = Tile16x16.zeros(sg.f32), Tile16x16.eye(sg.f32)
+                    for k in range(2):
+                        left, right = Tile16x16.zeros(sg.f16), Tile16x16.zeros(sg.f16)
+                        left[:] = a[0:16, k * 16 : k * 16 + 16]
+                        right[:] = b[0:16, k * 16 : k * 16 + 16]
+                        t.add_product_(left, right, True)
+                        u.add_product_(left, right, False)
+                    c[0:16, 0:16] = t
+                    d[0:16, 0:16] = u
+
+            run()
+            assert np.array_equal(c.to_numpy(), x @ y.T)
+            assert np.array_equal(d.to_numpy(), np.eye(16) + x[:, :16] @ y[:, :16] + x[:, 16:] @ y[:, 16:])
         finally:
             sg.reset()

@@ -54,6 +54,11 @@ def test_parts_of_registers() -> None:
     assert joined["D0"].tolist() == [3]
 
 
+def test_nan_is_neither_less_nor_greater() -> None:
+    x, y = (np.array(v, np.float32).view(np.uint32) for v in ([np.nan, 1, 1, 2], [0, np.nan, 1, 1]))
+    assert run("D0.u64[laneId] = S0.f32 <> S1.f32;", S0=x, S1=y)["D0@lane"].tolist() == [False, False, False, True]
+
+
 def test_bits_of_lanes() -> None:
     """A comparison gives a condition for each lane; a carry comes in and goes out as one."""
     assert run("D0.u64[laneId] = S0.f32 < S1.f32;", S0=words(0), S1=words(0x3F800000))["D0@lane"].tolist() == [True]

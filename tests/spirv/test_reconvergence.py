@@ -11,9 +11,9 @@ from unit.tile_programs import compiled
 import spirograd as sg
 from spirograd.simt import block, warp
 from spirograd.spirvgen.disasm import disassemble
-from spirograd.spirvgen.module import ModuleError
-from spirograd.spirvgen.validate import validate
 from validation.profiles import VULKAN
+
+from . import kit
 
 DEVICE = replace(VULKAN, subgroup_read=True, subgroup_ballot=True)
 MODE, EXTENSION = "MaximallyReconvergesKHR", 'OpExtension "SPV_KHR_maximal_reconvergence"'
@@ -22,10 +22,7 @@ MODE, EXTENSION = "MaximallyReconvergesKHR", 'OpExtension "SPV_KHR_maximal_recon
 def text_of(make: Any, offered: bool) -> str:
     """The text of the module of a kernel, which spirv-val finds valid, or does not know."""
     (binary,) = compiled(make, replace(DEVICE, maximal_reconvergence=offered)).binaries
-    try:
-        validate(binary, "vulkan")
-    except ModuleError as error:
-        assert "install SPIRV-Tools v2024.1 or newer" in str(error)
+    kit.check(binary, "vulkan")
     return disassemble(binary)
 
 

@@ -1,4 +1,5 @@
-"""Instructions in which lanes read the registers of other lanes, a wave those of one lane, or all registers with computed numbers."""
+"""Instructions in which lanes read the registers of other lanes, a wave those of one lane, or all registers with computed numbers, and
+products of matrices."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from validation.rdna3.waves import LANES, M0, Waves
 
 Step = Callable[[Waves], None]
 _LANE = np.arange(LANES)
+_VECTORS = 256  # the code of the first vector register
 _HALF = _LANE & 32  # The halves of waves of 64 lanes are apart for most of these instructions.
 
 
@@ -165,6 +167,31 @@ def _swizzle(ins: Instruction) -> Step:
     return step
 
 
+def _matrix_product(ins: Instruction) -> Step:
+    """A product of 16 x 16 matrices of f16, added to one of f32, by all lanes.
+
+    Lane l of the first 16 holds row l of a and column l of b, in 8 registers, and lane l + 16 holds copies. Register v of lane l holds the
+    entry of row 2 * v + l // 16 and column l % 16 of the total.
+    """
+    fields = ins.fields
+    a, b, c = (fields[name] for name in ("src0", "src1", "src2"))
+    if any(fields[name] for name in ("neg", "neg_hi", "clmp")) or min(a, b) < _VECTORS or LANES != 32:
+        raise Unsupported("modifiers or constants of a product of matrices, or one in waves of 64")
+    constant = operands.vector(c, 32, literal=ins.literal) if c < _VECTORS else None
+
+    def factor(w: Waves, code: int) -> Array:
+        words = w.v[code - _VECTORS : code - _VECTORS + 8, :, :16]
+        return np.ascontiguousarray(words.transpose(1, 2, 0)).view(np.float16).astype(np.float64)
+
+    def step(w: Waves) -> None:
+        before = w.v[c - _VECTORS : c - _VECTORS + 8] if constant is None else np.broadcast_to(constant(w), (8, len(w), LANES))
+        product = np.einsum("wik,wjk->wij", factor(w, a), factor(w, b)).reshape(len(w), 8, LANES).transpose(1, 0, 2)
+        total = (product + np.ascontiguousarray(before).view(np.float32)).astype(np.float32)
+        w.v[fields["vdst"] : fields["vdst"] + 8] = total.view(np.uint32)
+
+    return step
+
+
 STEPS: dict[str, Callable[[Instruction], Step]] = {
     "V_READFIRSTLANE_B32": _read_first_lane,
     "V_READLANE_B32": _read_lane,
@@ -176,6 +203,7 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "V_MOVRELS_B32": _relative(reads=True, writes=False),
     "V_MOVRELD_B32": _relative(reads=False, writes=True),
     "V_MOVRELSD_B32": _relative(reads=True, writes=True),
+    "V_WMMA_F32_16X16X16_F16": _matrix_product,
     "DS_BPERMUTE_B32": _bpermute,
     "DS_PERMUTE_B32": _permute,
     "DS_SWIZZLE_B32": _swizzle,

@@ -193,8 +193,11 @@ class _Parser:
             return self._unary()
         left = self._binary(level + 1)
         while self.kind == "sign" and self.text in _LEVELS[level]:
-            sign = self.next()
-            left = ("binary", "!=" if sign == "<>" else sign, left, self._binary(level + 1))
+            sign, right = self.next(), self._binary(level + 1)
+            if sign == "<>":  # less or greater, which NaN is not
+                left = ("binary", "||", ("binary", "<", left, right), ("binary", ">", left, right))
+            else:
+                left = ("binary", sign, left, right)
         return left
 
     def _unary(self) -> Node:

@@ -1,7 +1,7 @@
 """A device of target "vulkan" whose shaders AMD's Vulkan driver of Mesa, RADV, compiles for gfx1100, and the emulator runs.
 
-The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of the emulator's size, 32 lanes, or
-64, which it takes by default.
+The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of the emulator's size: 32 lanes, as
+on devices, or 64, for which there are neither ballots nor products of matrices.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Radv(Emulator):
         super().__init__(capacity)
         self._compiler = VulkanCompiler(DRIVER, SID.root)
         self.info = DeviceInfo("vulkan", f"emulated {self._compiler.driver}", f"NumPy {np.__version__}")
-        self.caps = replace(self._compiler.caps, subgroup_size=LANES)
+        self.caps = self._compiler.caps
+        if self.caps.subgroup_size != LANES:
+            self.caps = replace(self.caps, subgroup_size=LANES, subgroup_ballot=False, matrix_shapes=())
         self.memory = Memory(capacity, _FIRST_ADDRESS)
 
     def load(self, kernel: CompiledKernel) -> Executable:

@@ -44,6 +44,8 @@ _STRUCTURE_TYPES = {
     "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT": "PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_2_FEATURES_EXT",
     "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT": "PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT",
     "VkPhysicalDeviceShaderClockFeaturesKHR": "PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR",
+    "VkPhysicalDeviceSubgroupSizeControlFeatures": "PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES",
+    "VkPhysicalDeviceSubgroupSizeControlProperties": "PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES",
     "VkPhysicalDeviceVulkan11Features": "PHYSICAL_DEVICE_VULKAN_1_1_FEATURES",
     "VkPhysicalDeviceVulkan11Properties": "PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES",
     "VkPhysicalDeviceVulkan12Features": "PHYSICAL_DEVICE_VULKAN_1_2_FEATURES",

@@ -92,7 +92,8 @@ class VulkanDevice(StreamedDevice):
             self._cells = StagingCells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = VulkanTransfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
-            self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
+            identity, size = self._features.cache_identity, self._features.subgroup_size
+            self._pipelines = Pipelines(self._device, self._fn, self._push_limit, identity, cache_folder, size)
             self._own.layout = self._pipelines.layout
             self._sides = SideStreams(self._own, make, queues)
             self.several_queues = queues > 1

@@ -39,6 +39,8 @@ _MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
 _EXECUTABLE = "VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR"
 _RECONVERGENCE = "VkPhysicalDeviceShaderMaximalReconvergenceFeaturesKHR"
+_SIZE_CONTROL = "VkPhysicalDeviceSubgroupSizeControlFeatures"
+_FLOAT_CONTROLS2 = "VkPhysicalDeviceShaderFloatControls2Features"
 EXECUTABLES = "VK_KHR_pipeline_executable_properties"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
@@ -49,6 +51,8 @@ _CHAIN = (
     (_CLOCK, "VK_KHR_shader_clock"),
     (_MATRIX, "VK_KHR_cooperative_matrix"),
     (_RECONVERGENCE, "VK_KHR_shader_maximal_reconvergence"),
+    (_FLOAT_CONTROLS2, "VK_KHR_shader_float_controls2"),
+    (_SIZE_CONTROL, "VK_EXT_subgroup_size_control"),
     (_EXECUTABLE, EXECUTABLES),
 )
 _CORE = "core"
@@ -80,6 +84,8 @@ _FEATURES = (
     (_V12, _DEVICE_SCOPE, ""),
     (_MATRIX, "cooperativeMatrix", ""),
     (_RECONVERGENCE, "shaderMaximalReconvergence", "maximal_reconvergence"),
+    (_FLOAT_CONTROLS2, "shaderFloatControls2", "float_controls2"),
+    (_SIZE_CONTROL, "subgroupSizeControl", ""),
 )
 # Required features: kernels reach memory by its address, and submissions are ordered on a timeline.
 _REQUIRED = {
@@ -89,11 +95,21 @@ _REQUIRED = {
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # Must be enabled where it is offered (MoltenVK).
 _MESA_25_1 = (25 << 22) | (1 << 12)
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # The better one first.
-# Devices whose invocations are known to hold equal parts of a matrix; the specification leaves this open.
-_EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY, vk.VK_DRIVER_ID_MESA_LLVMPIPE)
+# Drivers whose results with float controls 2 were compared with NumPy at the ends of the range: lavapipe, and RADV's code in an emulator.
+_COMPARED_FLOAT_CONTROLS = (vk.VK_DRIVER_ID_MESA_LLVMPIPE, vk.VK_DRIVER_ID_MESA_RADV)
+# Drivers whose invocations are known to hold equal parts of a total; the specification leaves this open.
+_EVEN_TOTALS = (
+    vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,
+    vk.VK_DRIVER_ID_MESA_LLVMPIPE,
+    vk.VK_DRIVER_ID_MESA_NVK,
+    vk.VK_DRIVER_ID_MESA_RADV,
+)
 _COMPONENTS = {vk.VK_COMPONENT_TYPE_FLOAT16_KHR: "f16", vk.VK_COMPONENT_TYPE_FLOAT32_KHR: "f32", vk.VK_COMPONENT_TYPE_FLOAT64_KHR: "f64"}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
+# The size of subgroups that pipelines ask for where a driver has another default, such as 64 of RADV: that of most GPUs, for which ballots
+# are words, and for which there are products of matrices.
+_WANTED_SUBGROUP = 32
 _WORD = 32  # The subgroup size of ballots: larger subgroups need integers of 64 bits.
 _SUBGROUP_ARITHMETIC, _SUBGROUP_BALLOT, _SUBGROUP_SHUFFLE = 0x4, 0x8, 0x10
 _KIND_NAMES = {
@@ -109,7 +125,7 @@ class Features:
     """The features of a physical device.
 
     ``kind``: discrete, integrated, virtual, cpu, other. ``max_allocation``: the most bytes of one buffer. ``cache_identity``: identifies
-    the device and driver of a pipeline cache.
+    the device and driver of a pipeline cache. ``subgroup_size``: the size of subgroups that pipelines must ask for, 0 for the default.
     """
 
     physical: object
@@ -120,6 +136,7 @@ class Features:
     extensions: tuple[str, ...]
     max_allocation: int
     cache_identity: bytes
+    subgroup_size: int = 0
 
 
 def query(physical: object, instance: Instance, profile: str = "") -> Features:
@@ -135,6 +152,8 @@ def query(physical: object, instance: Instance, profile: str = "") -> Features:
         raise SpirogradRuntimeError(f"the Vulkan device {name} has Vulkan {version}; 1.2 is needed")
     offered = device_extensions(physical)
     enabled = _available_features(physical, offered)
+    if v12.driverID not in _COMPARED_FLOAT_CONTROLS:
+        enabled.discard((_FLOAT_CONTROLS2, "shaderFloatControls2"))
     missing = [label for feature, label in _REQUIRED.items() if all(f != feature for _, f in enabled)]
     if missing:
         raise SpirogradRuntimeError(f"the Vulkan device {name} cannot be used: it lacks {', '.join(missing)}; use another back end")
@@ -147,10 +166,12 @@ def query(physical: object, instance: Instance, profile: str = "") -> Features:
     allocation = min(v11.maxMemoryAllocationSize, v13.maxBufferSize if v13 is not None else v11.maxMemoryAllocationSize)
     flags = {field: True for group, feature, field in _FEATURES if field and (group, feature) in enabled}
     kind = _KIND_NAMES.get(properties.deviceType, "other")
+    wanted = _wanted_subgroup_size(physical, v11, enabled)
+    size = wanted or v11.subgroupSize
     caps = Capabilities(
         target_name="vulkan",
         **flags,  # type: ignore[arg-type]
-        **_subgroups(v11, (_V12, _EXTENDED_TYPES) in enabled, kind),
+        **_subgroups(v11, size, (_V12, _EXTENDED_TYPES) in enabled, kind),
         shared_memory=limits.maxComputeSharedMemorySize,
         max_group_size=min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]),
         max_groups=limits.maxComputeWorkGroupCount[0],
@@ -158,7 +179,7 @@ def query(physical: object, instance: Instance, profile: str = "") -> Features:
         max_allocation=allocation,
         **driver_facts(v12, properties.driverVersion),
         cpu_driver=kind == "cpu",
-        matrix_shapes=_matrix_shapes(physical, instance, v11, v12, enabled),
+        matrix_shapes=_matrix_shapes(physical, instance, size, v12, enabled),
         shader_clock=next((scope for feature, scope in _CLOCKS if (_CLOCK, feature) in enabled), ""),
     )
     if profile:
@@ -176,6 +197,7 @@ def query(physical: object, instance: Instance, profile: str = "") -> Features:
         tuple(extensions),
         allocation,
         identity + properties.driverVersion.to_bytes(4, "little"),
+        wanted,
     )
 
 
@@ -206,29 +228,39 @@ def _float_modes(v12: vk.ffi.CData) -> dict[str, Any]:
     return {"exact_specials": specials, "exact_subnormals": () if together else subnormals}
 
 
-def _subgroups(v11: vk.ffi.CData, all_types: bool, kind: str) -> dict[str, Any]:
+def _wanted_subgroup_size(physical: object, v11: vk.ffi.CData, enabled: set[tuple[str, str]]) -> int:
+    """Return `Features.subgroup_size`."""
+    if v11.subgroupSize == _WANTED_SUBGROUP or (_SIZE_CONTROL, "subgroupSizeControl") not in enabled:
+        return 0
+    sizes = struct("VkPhysicalDeviceSubgroupSizeControlProperties")
+    lib.vkGetPhysicalDeviceProperties2(physical, struct("VkPhysicalDeviceProperties2", pNext=sizes))
+    offered = sizes.minSubgroupSize <= _WANTED_SUBGROUP <= sizes.maxSubgroupSize and sizes.requiredSubgroupSizeStages & _COMPUTE_STAGE
+    return _WANTED_SUBGROUP if offered else 0
+
+
+def _subgroups(v11: vk.ffi.CData, size: int, all_types: bool, kind: str) -> dict[str, Any]:
     """Return the operations of subgroups, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
     if not v11.subgroupSupportedStages & _COMPUTE_STAGE:
         return {}
     operations = v11.subgroupSupportedOperations
     has_arithmetic = bool(operations & _SUBGROUP_ARITHMETIC)
     return {
-        "subgroup_size": v11.subgroupSize,
+        "subgroup_size": size,
         "subgroup_arithmetic": has_arithmetic,
         **combinations(kind, has_arithmetic),
         "subgroup_read": all_types and bool(operations & _SUBGROUP_SHUFFLE),
-        "subgroup_ballot": bool(operations & _SUBGROUP_BALLOT) and v11.subgroupSize <= _WORD,
+        "subgroup_ballot": bool(operations & _SUBGROUP_BALLOT) and size <= _WORD,
     }
 
 
 def _matrix_shapes(
-    physical: object, instance: Instance, v11: vk.ffi.CData, v12: vk.ffi.CData, enabled: set[tuple[str, str]]
+    physical: object, instance: Instance, subgroup_size: int, v12: vk.ffi.CData, enabled: set[tuple[str, str]]
 ) -> tuple[str, ...]:
     """Return the products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
-    if not needed <= enabled or v12.driverID not in _EVEN_MATRICES:
+    if not needed <= enabled or v12.driverID not in _EVEN_TOTALS:
         return ()
-    return offered_shapes(instance.cooperative_matrices(physical), v11.subgroupSize)
+    return offered_shapes(instance.cooperative_matrices(physical), subgroup_size)
 
 
 def offered_shapes(offered: Iterable[vk.ffi.CData], subgroup_size: int) -> tuple[str, ...]:

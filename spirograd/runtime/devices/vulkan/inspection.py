@@ -47,7 +47,7 @@ class Inspector:
         self._fn = device_functions(self._device)
         flags = (_CAPTURE_STATISTICS | (_CAPTURE_LISTINGS if listings else 0)) if self._tells else 0
         self._listings = listings
-        self._pipelines = Pipelines(self._device, self._fn, features.caps.max_push_constants, b"", None, flags)
+        self._pipelines = Pipelines(self._device, self._fn, features.caps.max_push_constants, b"", None, features.subgroup_size, flags)
 
     def inspect(self, module: bytes, name: str, subgroup_size: int = 0) -> Inspection:
         """Compile a module, see `Pipelines.create`. Raises SpirogradRuntimeError if the driver refuses the module."""

@@ -14,6 +14,7 @@ from spirograd.runtime.devices.vulkan.api import ffi, number
 # Name -> its VkStructureType, and its features (vk.xml of Vulkan-Headers).
 LATER: dict[str, tuple[int, tuple[str, ...]]] = {
     "VkPhysicalDeviceShaderMaximalReconvergenceFeaturesKHR": (1000434000, ("shaderMaximalReconvergence",)),
+    "VkPhysicalDeviceShaderFloatControls2Features": (1000528000, ("shaderFloatControls2",)),
 }
 
 

@@ -17,13 +17,21 @@ from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
 
 class Pipelines:
     """A factory of pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk.
-    ``flags``: the VkPipelineCreateFlags of all."""
+    ``flags``: the VkPipelineCreateFlags of all; ``subgroup_size``: see `Features`."""
 
     def __init__(
-        self, device: ffi.CData, functions: SimpleNamespace, push_bytes: int, identity: bytes, folder: Path | None, flags: int = 0
+        self,
+        device: ffi.CData,
+        functions: SimpleNamespace,
+        push_bytes: int,
+        identity: bytes,
+        folder: Path | None,
+        subgroup_size: int,
+        flags: int = 0,
     ) -> None:
         self.device = device
         self._flags = flags
+        self._subgroup_size = subgroup_size
         self.fn = functions
         self.push_bytes = push_bytes
         self._file = folder / f"pipelines-{hashlib.sha256(identity).hexdigest()[:24]}.bin" if folder is not None else None
@@ -46,9 +54,9 @@ class Pipelines:
     def create(self, module: bytes, entry: str, name: str, subgroup_size: int = 0) -> ffi.CData:
         """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module.
 
-        ``subgroup_size``: how many invocations a subgroup has, 0: what the driver chooses. Only null devices may be asked for a size,
-        because the feature subgroupSizeControl is not enabled.
+        ``subgroup_size``: another size of subgroups than that of all pipelines; 0 for that one.
         """
+        size = subgroup_size or self._subgroup_size
         check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
@@ -63,8 +71,8 @@ class Pipelines:
             stage.stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
             stage.module = shader[0]
             stage.pName = entry_name
-            required = struct("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=subgroup_size)
-            stage.pNext = required if subgroup_size else NULL
+            required = struct("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=size)
+            stage.pNext = required if size else NULL
             pipeline = ffi.new("VkPipeline*")
             result = self.fn.CreateComputePipelines(self.device, self._cache, 1, pipeline_info, NULL, pipeline)
             check(result, f"compile kernel {name}")
