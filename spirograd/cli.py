@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         prog="spirograd", description=(spirograd.__doc__ or "").splitlines()[0], epilog="`spirograd COMMAND --help` explains one command."
     )
     top.add_argument("--version", action="version", version=f"spirograd {spirograd.__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name, module in COMMANDS.items():
         sub = commands.add_parser(name, help=module.HELP, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         module.add_arguments(sub)
@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     split = words.index("--") if "--" in words else len(words)
     args = parser().parse_args(words[:split])
     args.rest = words[split + 1 :]
+    if args.command is None:
+        parser().print_help()
+        return 0
     try:
         status: int = COMMANDS[args.command].run(args)
     except SpirogradError as error:

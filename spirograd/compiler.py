@@ -70,7 +70,9 @@ from spirograd.transforms.conditional import (
     private_copies,
     reassociate,
     reductions,
+    separate_arrays,
     size_groups,
+    split_int64,
     split_rows,
     take_space_limits,
     widen_narrow_types,
@@ -160,6 +162,7 @@ def compile_kernel(
         kernel = run.apply(lower_remainder, kernel, "lowering")
         kernel = run.apply(lower_atomics, kernel, "lowering")
         kernel = run.apply(widen_narrow_types, kernel, "lowering")
+        kernel = run.apply(split_int64, kernel, "lowering")
         kernel = run.apply(carry_vectors, kernel, "lowering")
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
@@ -179,6 +182,7 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     kernel = run.apply(assume_disjoint, kernel, "kernel")
     kernel = run.apply(gather, kernel, "kernel")
     kernel = run.fuse(kernel)
+    kernel = run.apply(separate_arrays, kernel, "kernel")
     kernel = run.apply(offload, kernel, "kernel")
     kernel = run.apply(demote_atomics, kernel, "kernel")
     kernel = run.apply(forward_memory, kernel, "kernel")

@@ -312,15 +312,17 @@ class Session:
                 print(f"kernel {kernel.name}", compiled.stages.get("tasks.txt", ""), sep="\n", file=sys.stderr, end="")
             self.compiled += 1
             return compiled
-        key = kernel_key(kernel, self.device.caps, options, self.cache.code)
-        found = self.cache.get(key)
+        with span(f"look up {kernel.name}", "cache"):
+            key = kernel_key(kernel, self.device.caps, options, self.cache.code)
+            found = self.cache.get(key)
         if found is not None:
             return found
         compiled = _compile_kernel(kernel, self.device.caps, options, key)
         if self.assembler is not None:
             compiled = self.assembler.assemble(compiled)
         self.compiled += 1
-        self.cache.put(key, compiled)
+        with span(f"store {kernel.name}", "cache"):
+            self.cache.put(key, compiled)
         return compiled
 
     def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, Stage]:

@@ -9,16 +9,16 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 
 from spirograd.base.arguments import ArrayBinding
 from spirograd.base.arrays import Array
-from spirograd.base.device import Buffer, Device, SharesMemory
+from spirograd.base.device import Buffer, Device, SharesMemory, UsesMetalBuffers
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.config import Config
-from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch, unread
+from spirograd.lang.data.device_arrays import DeviceArray, device_array, have_common_device_memory, is_torch
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
 from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.runtime import graph_recording
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("spirograd")
+A = TypeVar("A")
 
 # Kernels may read and write this number of bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
@@ -73,6 +74,7 @@ class Transfers:
         self._host: list[tuple[int, str, Array, Allocation | None]] = []
         self._device: list[tuple[int, str, object, object]] = []
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
+        self._uses_metal = False  # whether the launch uses memory of torch on Metal, which has no stream that can be named
         self.tensors: dict[int, tuple[str, protocols.Tensor]] = {}  # those of torch by argument, with what errors call them
         self.torch_records = False  # whether torch records operations on one of them
 
@@ -149,9 +151,9 @@ class Transfers:
         self, value: object, found: DeviceArray, element_shape: tuple[int, ...], label: str, index: int | None
     ) -> tuple[ArrayBinding, Callable[[], None] | None] | None:
         """As `_bind`, for an array in memory of a GPU; None if it is not the one of the session. The launch comes after what its library
-        was asked to do so far, and before what it is asked to do next; nothing waits."""
-        device, sharing = self.session.device, self.session.sharing
-        if sharing is None:
+        was asked to do so far, and before what it is asked to do next; nothing waits, except for torch on Metal."""
+        device, adopt = self.session.device, self._adopter(found)
+        if adopt is None:
             return None
         whole, write_back = value, None
         used: object = None  # the copy that the launch works on
@@ -163,14 +165,18 @@ class Transfers:
             whole = used = self._clone(value)
             write_back = functools.partial(_copy_into, value.detach(), whole, label)
             found = device_array(whole) or found
-        buffer = sharing.adopt(found.address, found.nbytes)
+        buffer = adopt(found)
         if buffer is None:
             return None
         allocation = Allocation(device, buffer, found.nbytes, whole)
         allocation.shared.add("")  # others write there, too
         if found.stream is not None:
-            sharing.follow(found.stream)
+            assert self.session.sharing is not None
+            self.session.sharing.follow(found.stream)
             self._streams.add(found.stream)
+        if found.metal_buffer:
+            sys.modules["torch"].mps.synchronize()
+            self._uses_metal = True
         if not found.writable:  # whether the kernel writes is known only after its launch
             copy = self.session.memory.allocate(max(found.nbytes, 1))
             copy.copy_from(allocation, found.nbytes)
@@ -180,6 +186,17 @@ class Transfers:
             self._device.append((index, label, value, used))
         shape = found.shape[: len(found.shape) - len(element_shape)]
         return ArrayBinding(allocation.address, shape, 0, 0, allocation), write_back
+
+    def _adopter(self, found: DeviceArray) -> Callable[[DeviceArray], Buffer | None] | None:
+        """Return how the device of the session adopts memory like that of ``found``; None if it cannot."""
+        device, sharing = self.session.device, self.session.sharing
+        if found.metal_buffer:
+            if not isinstance(device, UsesMetalBuffers):
+                return None
+            return lambda array: device.adopt_metal(array.metal_buffer, array.address, array.nbytes)
+        if sharing is None:
+            return None
+        return lambda array: sharing.adopt(array.address, array.nbytes)
 
     def _clone(self, tensor: Tensor) -> Tensor:
         """Return a contiguous copy of a tensor. One that is passed twice is one array in the kernel, too."""
@@ -244,19 +261,21 @@ class Transfers:
         if self.session.sharing is not None:
             for stream in self._streams:
                 self.session.sharing.precede(stream)
+        if self._uses_metal:
+            self.session.device.synchronize()
         if self._copies and len(self._host) > 1:
-            _refuse_copies(self._host, written)
+            _refuse_copies(self._host, written, have_common_memory)
         if len(self._device) > 1 and any(copy is not None for *_, copy in self._device):
-            _refuse_copies([(index, label, unread(array), copy) for index, label, array, copy in self._device], written)
+            _refuse_copies(self._device, written, have_common_device_memory)
         for index, run in self.pending:
             if index in written:
                 run()
 
 
-def _refuse_copies(arrays: Sequence[tuple[int, str, Array, object]], written: set[int]) -> None:
+def _refuse_copies(arrays: Sequence[tuple[int, str, A, object]], written: set[int], overlap: Callable[[A, A], bool]) -> None:
     """Raise if the kernel wrote to an array that has memory in common with another one, and one of them was a copy in the launch."""
     for (k, name, a, copy), (other, other_name, b, other_copy) in itertools.combinations(arrays, 2):
-        if copy is other_copy or not written & {k, other} or not have_common_memory(a, b):
+        if copy is other_copy or not written & {k, other} or not overlap(a, b):
             continue
         problem = f"{name} and {other_name.rpartition(': ')[2]} overlap in memory, and the kernel, which writes to one, works on copies"
         raise SpirogradRuntimeTypeError(render(problem, None, "pass memory of its own for each, or two views of an `sg.ndarray`"))

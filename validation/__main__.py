@@ -24,8 +24,8 @@ from validation.tools import ABSENT, LIMITS, Limit
 _ARCH = (
     "run on these back ends; by default on all that work here. rdna3 is an emulator of AMD's RDNA3, which runs the machine code of target "
     "amdgpu for gfx1100; it needs `pip install tinygrad`. radv is the same emulator with the machine code that AMD's Vulkan driver of Mesa "
-    "makes of the modules of target vulkan; it needs `ci/drivers --prepare`, too. vulkan-m1 is a session on vulkan with the profile m1, "
-    "and so on"
+    "makes of the modules of target vulkan, and radv64 with that for waves of 64 lanes; both need `ci/drivers --prepare`. vulkan-m1 is "
+    "a session on vulkan with the profile m1, and so on"
 )
 
 
@@ -59,7 +59,7 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 def _back_ends() -> list[str]:
     """Return the back ends that work here, and the emulators."""
     names = ("interpreter", "cpu", "cuda", "amdgpu", "vulkan", "wgpu", "metal")
-    emulators = [name for name in (rdna3.NAME, rdna3.RADV) if not rdna3.missing(name)]
+    emulators = [name for name in rdna3.EMULATED if not rdna3.missing(name)]
     return [*[arch for arch in names if arch in sg.available_archs()], *emulators]
 
 

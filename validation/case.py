@@ -14,7 +14,7 @@ import numpy as np
 # Name of a result -> (what the kernel computed, what it should be).
 Results = dict[str, tuple[Any, Any]]
 # What a case may need of a device -> the field of Capabilities; everything else has to run everywhere.
-NEEDS = {"i64": "int64", "f64": "float64", "atomic_i64": "updates_int64"}
+NEEDS = {"i64": "computes_int64", "f64": "float64", "atomic_i64": "updates_int64"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ def main() -> None:
     name_of_arch, *names = sys.argv[1:]
     arch, _, profile = name_of_arch.partition("-")
     cases = {case.name: case for case in load()}
-    emulators = (rdna3.NAME, rdna3.RADV)
-    with rdna3.emulated(arch) if arch in emulators else contextlib.nullcontext(arch) as back_end:
+    with rdna3.emulated(arch) if arch in rdna3.EMULATED else contextlib.nullcontext(arch) as back_end:
         for name in names:
             print(json.dumps({"begin": name}), flush=True)
             print(json.dumps(run(back_end, cases[name], profile)), flush=True)

@@ -14,6 +14,7 @@ from spirograd.base import later as _later
 
 if TYPE_CHECKING:
     from spirograd.interop.jax_functions import jax_function
+    from spirograd.interop.programs import program
     from spirograd.interop.torch_functions import torch_function
     from spirograd.interop.torch_operator import torch_op
 
@@ -29,6 +30,7 @@ __all__ = [
     "hvp",
     "jax_function",
     "no_grad",
+    "program",
     "sizings",
     "torch_function",
     "torch_op",
@@ -37,6 +39,7 @@ __all__ = [
 # Imported at the first use: `interop` builds on this package.
 _INTEROP = {
     "jax_function": "spirograd.interop.jax_functions",
+    "program": "spirograd.interop.programs",
     "torch_function": "spirograd.interop.torch_functions",
     "torch_op": "spirograd.interop.torch_operator",
 }

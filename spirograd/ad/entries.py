@@ -41,7 +41,7 @@ class TapeEvent:
     """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
-    memory the reverse is about. ``launches``: how many of them are recorded.
+    memory the reverse is about. ``launches``: how many of them are recorded. ``is_read``: whether it is a read of numbers.
     """
 
     saved: Sequence[tuple[Key, Saved]] = ()
@@ -50,6 +50,7 @@ class TapeEvent:
     copies: Sequence[tuple[str, int]] = ()
     used: Sequence[Launch] = ()
     launches: int = 0
+    is_read: bool = False
 
     def save(self, saved: Iterable[tuple[Key, Saved]]) -> None:
         """Add copies of what the event overwrites."""

@@ -152,7 +152,7 @@ class LaunchSequence:
         specialization = launch.specialization
         gradient = specialization.derivatives["reverse"]
         compiled = specialization.plan.compiled
-        if event.copies or compiled.faults or compiled.prints or compiled.returns:
+        if event.copies or compiled.returns:
             raise NotRepeatedError
         for value in (*launch.fields, *launch.arrays, *launch.args):
             if value is not None and not isinstance(value, (int, float, str)):
@@ -247,7 +247,7 @@ class LaunchSequence:
         calls.forward.prepare(specialization.plan, launch.packer, launch.args, record)
         if calls.forward.launch is None:
             raise NotRepeatedError
-        calls.ticks = calls.forward.afterwards
+        calls.ticks = calls.forward.ticks
         if calls.reverse is not None:
             step.gradient.prepare(launch.args, launch.again(), calls.reverse)
 

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 import numpy as np
 
-from spirograd.ad.entries import Launch, derivative_footprint_of
+from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
-from spirograd.ad.forward_mode import Chain, memory_key, object_key
+from spirograd.ad.forward_mode import Chain, object_key
 from spirograd.ad.memory_keys import FieldOrArray, Key, Part, ProgramRecorder, Returned
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
-from spirograd.ad.versions import Saved, memory_identity, slice_at
+from spirograd.ad.versions import Saved, Stored, memory_identity, slice_at
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
 from spirograd.base.protocols import Scalar
 from spirograd.base.recorder import Clear, R
-from spirograd.base.records import dataclass, replace
+from spirograd.base.records import replace
 from spirograd.derivatives.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 from spirograd.lang import context
-from spirograd.lang.data import shadows
+from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
@@ -66,22 +69,55 @@ def hvp(function: Callable[[], object], loss: object, x: object, v: object) -> A
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
-    with tangents("`hvp`"):
-        for memory in (*checked, loss):
-            memory.make_duals()
-        clear_all("dual", "grad_dual")
+
+    def seed() -> None:
         for p, direction in zip(checked, directions):
             p.dual.from_numpy(_direction(p, direction))
-        recorded = _Recorder()
-        context.set_recorder(recorded)
+
+    with second_derivatives(function, [*checked, loss], seed) as reverse:
+        loss.grad.fill(1.0)
+        reverse()
+        results = [p.grad.dual.to_numpy() for p in checked]
+    return results[0] if single else results
+
+
+@contextlib.contextmanager
+def first_derivatives(
+    function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None], numbers: Sequence[int | None] = ()
+) -> Iterator[None]:
+    """Run ``function`` with tangents. ``memory``: parameters and results, which get tangents, as all memory with gradients that it uses
+    does; ``seed`` sets those of the parameters. ``numbers``: of launches, one after the other, by which they draw random numbers. In the
+    block, the tangents are in ``dual``."""
+    with _running(_TangentRecorder("`jvp`", numbers), function, memory, seed):
+        yield
+
+
+@contextlib.contextmanager
+def second_derivatives(
+    function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None], numbers: Sequence[int | None] = ()
+) -> Iterator[Callable[[], None]]:
+    """Do the same, and yield a function that runs the gradients with their tangents, from the gradients of results that the block sets:
+    the gradients are then in ``grad`` of the parameters, and their tangents in ``grad.dual``."""
+    recorder = _Recorder("`hvp`", numbers)
+    with _running(recorder, function, memory, seed):
+        yield recorder.reverse
+
+
+@contextlib.contextmanager
+def _running(
+    recorder: _TangentRecorder, function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None]
+) -> Iterator[None]:
+    with tangents(recorder.what):
+        for one in memory:
+            one.make_duals()
+        clear_all("dual", "grad_dual")
+        seed()
+        context.set_recorder(recorder)
         try:
             function()
         finally:
             context.set_recorder(None)
-        loss.grad.fill(1.0)
-        recorded.reverse()
-        results = [p.grad.dual.to_numpy() for p in checked]
-    return results[0] if single else results
+        yield
 
 
 def _checked(memory: object, what: str) -> FieldOrArray:
@@ -157,26 +193,16 @@ def second_of(session: Session, kernel: Kernel, specialization: Specialization) 
     return derivative
 
 
-@dataclass(slots=True, eq=False)
-class _Launch:
-    """A kernel that ran."""
+class _TangentRecorder(ProgramRecorder):
+    """Runs kernels with tangents, see `Recorder`. ``what``: the caller, for messages. ``numbers``: see `first_derivatives`."""
 
-    second: SpecializedDerivative
-    launch: Launch
-
-    def reverse(self) -> None:
-        self.second.launch(self.launch.again(), None, self.launch.number)
-
-
-class _Recorder(ProgramRecorder):
-    """Runs kernels with tangents, and keeps what their gradients need; see `Recorder`."""
-
-    def __init__(self) -> None:
-        self.launches: list[_Launch] = []
-        self.events: list[Callable[[], None]] = []  # their reverse
+    def __init__(self, what: str, numbers: Sequence[int | None]) -> None:
+        self.what = what
+        self._drawn = iter(numbers)
+        self.launches: list[Launch] = []
         self.chain = Chain("grad")
         self.exposed = Exposed(self._used, self._unseen_write)
-        self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
+        self._numbers = RefusedNumbers(self, f"{what} does not follow numbers of Python")
 
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
@@ -187,62 +213,75 @@ class _Recorder(ProgramRecorder):
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         session = context.session()
         self._make_duals(session, kernel, specialization, packer, args)
-        first, second = tangents_of(session, kernel, specialization), second_of(session, kernel, specialization)
-        self._refuse(second)
+        first = tangents_of(session, kernel, specialization)
         self.chain.follow(first, packer)
         launch = Launch(session, kernel, specialization, packer, args)
-        if self.exposed.active:
-            self.exposed.before(launch, derivative_footprint_of(second).accesses)
-        for write in second.derivative.writes:
-            self._write(memory_key(write.ref, packer), launch.part(write.at), write.ref.name, second.label, write.loc)
-        _snapshot(second, launch, Version.BEFORE)
-        values = first.plan.main.launch(packer.on(first.trees))
+        self.before(launch)
+        values = first.plan.main.launch(packer.on(first.trees), drawn=next(self._drawn, None))
         launch.number = first.plan.main.last_number
-        _snapshot(second, launch, Version.AFTER)
-        if self.exposed.active:
-            self.exposed.after(launch, derivative_footprint_of(second).writes)
-        self.launches.append(_Launch(second, launch))
-        self.events.append(self.launches[-1].reverse)
+        self.launches.append(launch)
+        self.after(launch)
         return values
 
+    def before(self, launch: Launch) -> None:
+        """Called before the launch of a kernel."""
+        if self.exposed.active:
+            self.exposed.before(launch, footprint_of(launch.specialization).used)
+
+    def after(self, launch: Launch) -> None:
+        """Called after the launch of a kernel."""
+        if self.exposed.active:
+            self.exposed.after(launch, footprint_of(launch.specialization).written)
+
     def aside(self, function: Callable[[], R], replaced: bool) -> R:
-        what = "has a gradient of its own, which gives no second derivatives" if replaced else "is left out of differentiation"
-        raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
+        what = "has a gradient of its own, which gives no other derivatives" if replaced else "is left out of differentiation"
+        raise SpirogradRuntimeError(f"{self.what} does not run `{getattr(function, 'func', function).__name__}`, which {what}")
 
     def host_write(
         self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """Clear the derivatives of what the host writes. See `Recorder`."""
+        """Clear the derivatives of what the host writes, or copy those of ``source``. See `Recorder`."""
         if shadows.is_shadow(memory):
             return
-        if source is not None and source.has_grad():
-            raise SpirogradRuntimeError(
-                render("`copy_from` inside of `hvp` has no derivative, and copies from memory with a gradient", None, "copy in a kernel")
-            )
         if self.exposed.active:
             self.exposed.look(memory_identity(memory)[0], None)
-        name = object_key(memory)
-        self._write(name, slice_at(key), getattr(memory, "name", "the array"), "the host", None)
+        self.before_write(memory, slice_at(key))
         if memory.has_grad():
             memory.make_duals()
-            clear("dual")
-            self.events += [lambda: clear("grad"), lambda: clear("grad_dual")]
+            self.write(memory, clear, source)
         elif key is None:
-            self.chain.forget(name)
+            self.chain.forget(object_key(memory))
+
+    def write(self, memory: FieldOrArray, clear: Clear, source: FieldOrArray | None) -> None:
+        """The host writes to memory with a gradient."""
+        if source is not None and source.has_grad():
+            source.make_duals()
+            memory.dual.copy_from(source.dual)
+        else:
+            clear("dual")
+
+    def before_write(self, memory: FieldOrArray, at: Part | None) -> None:
+        """Called before the host writes to memory. ``at``: the slice, if it is known."""
 
     def _used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
-        return (memory for launched in self.launches for memory in launched.launch.used())
+        return (memory for launch in self.launches for memory in launch.used())
 
     def _unseen_write(self, key: Key, storage: FieldOrArray, before: Saved, changed: Array) -> None:
         """Clear the derivatives of elements that the host wrote in memory that was handed out: see `Exposed`."""
-        self._write(object_key(storage), None, getattr(storage, "name", "the array"), "the host", None)
+        self.after_unseen_write(storage)
         if storage.has_grad():
             storage.make_duals()
-            clear_elements(storage.dual, changed)
-            self.events += [lambda: clear_elements(storage.grad, changed), lambda: clear_elements(storage.grad.dual, changed)]
+            self.clear_elements(storage, changed)
         elif changed.all():
             self.chain.forget(object_key(storage))
+
+    def after_unseen_write(self, memory: FieldOrArray) -> None:
+        """Called after the host wrote to memory that was handed out."""
+
+    def clear_elements(self, storage: FieldOrArray, changed: Array) -> None:
+        """Clear the derivatives of elements."""
+        clear_elements(storage.dual, changed)
 
     def _make_duals(self, session: Session, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> None:
         """Have tangents in all memory with gradients."""
@@ -256,9 +295,80 @@ class _Recorder(ProgramRecorder):
                 places[k] = session.bind(array)
             elif getattr(array, "requires_grad", False):
                 raise SpirogradTypeError(
-                    "`hvp` works on fields and ndarrays, not on torch tensors that require a gradient: copy them with `from_torch`"
+                    f"{self.what} works on fields and ndarrays, not on torch tensors that require a gradient: copy them with `from_torch`"
                 )
         packer.arrays = places
+
+
+class _Recorder(_TangentRecorder):
+    """Runs kernels with tangents, and keeps what their gradients need, also of memory that is overwritten: with its tangents, and put back
+    in the reverse pass, as a tape does it (see `saving_rule`)."""
+
+    def __init__(self, what: str, numbers: Sequence[int | None]) -> None:
+        super().__init__(what, numbers)
+        self.events: list[Callable[[], None]] = []  # their reverse
+        self._saved: list[Saved] = []  # in the order of the writes
+        self._kept: tuple[list[Saved], list[Saved]] = ([], [])  # of a launch: what its own gradient reads, and other memory
+
+    def before(self, launch: Launch) -> None:
+        second = self._second(launch)
+        self._refuse(second)
+        footprint = derivative_footprint_of(second)
+        if self.exposed.active:
+            self.exposed.before(launch, footprint.accesses)
+        own = {launch.key(access) for access, version in footprint.residuals if version is Version.BEFORE}
+        needed: dict[Key, FieldOrArray] = {}
+        for access in footprint.writes:
+            key, storage = launch.memory(access)
+            if key in own or self._is_needed(key, launch.part(access.at)):
+                if storage is None:
+                    self._refuse_write(access.name, second.label, access.loc)
+                needed[key] = storage
+        self._kept = ([], [])
+        for key, storage in needed.items():
+            self._kept[key not in own].extend(self._save(storage))
+        _snapshot(second, launch, Version.BEFORE)
+
+    def after(self, launch: Launch) -> None:
+        second, (own, others) = self._second(launch), self._kept
+        _snapshot(second, launch, Version.AFTER)
+        if self.exposed.active:
+            self.exposed.after(launch, derivative_footprint_of(second).writes)
+
+        def reverse() -> None:
+            for saved in own:
+                saved.swap()
+            second.launch(launch.again(), None, launch.number)
+            for saved in others:
+                saved.swap()
+
+        self.events.append(reverse)
+
+    def _save(self, storage: FieldOrArray) -> list[Saved]:
+        """Copy memory and its tangents."""
+        if storage.has_grad():
+            storage.make_duals()
+        name = getattr(storage, "name", "the array")
+        saved = [Saved(Stored(name, one), None) for one in (storage, *([storage.dual] if storage.has_grad() else ()))]
+        self._saved += saved
+        return saved
+
+    def _second(self, launch: Launch) -> SpecializedDerivative:
+        return second_of(launch.session, launch.kernel, launch.specialization)
+
+    def write(self, memory: FieldOrArray, clear: Clear, source: FieldOrArray | None) -> None:
+        super().write(memory, clear, source)
+        self.events += [lambda: clear("grad"), lambda: clear("grad_dual")]  # run after what is added below
+        if source is not None and source.has_grad():
+            if memory_identity(source)[0] == memory_identity(memory)[0]:
+                problem = "`copy_from` between two parts of one array has no derivative inside of `hvp`"
+                raise SpirogradRuntimeError(render(problem, None, "copy in a kernel"))
+            for to, of in ((source.grad, memory.grad), (source.grad.dual, memory.grad.dual)):
+                self.events.append(functools.partial(_add, to, of))
+
+    def clear_elements(self, storage: FieldOrArray, changed: Array) -> None:
+        super().clear_elements(storage, changed)
+        self.events += [lambda: clear_elements(storage.grad, changed), lambda: clear_elements(storage.grad.dual, changed)]
 
     def _refuse(self, second: SpecializedDerivative) -> None:
         label = second.label
@@ -267,31 +377,46 @@ class _Recorder(ProgramRecorder):
                 render(f"{label} returns a value that depends on memory with gradients, which ends there", None, "store it to a field")
             )
         saving = second.derivative.saving
-        for residual in second.derivative.residuals if saving is None else saving.loads:
-            if saving is not None or (residual.when == "before" and residual.overwritten is not None):
-                problem = (
-                    f"the gradient of {label} needs `{residual.ref.name}` as it was before the kernel, which overwrites it "
-                    f"({residual.overwritten})"
-                )
-                raise SpirogradRuntimeError(render(problem, residual.loc, f"{_HINT}: `hvp` saves nothing"))
+        if saving is not None:
+            load = saving.loads[0]
+            problem = f"{label} overwrites `{load.ref.name}` more than once, and its gradient needs what it held in between"
+            raise SpirogradRuntimeError(render(problem, load.loc, f"{_HINT}, or in a kernel of its own"))
 
-    def _write(self, key: object, at: Part | None, name: str, writer: str, loc: Loc | None) -> None:
-        """Raise if a write overwrites what the gradients of earlier launches need. ``at``: the slice, if it is known."""
+    def _is_needed(self, key: Key, at: Part | None) -> bool:
+        """Return whether gradients of earlier launches need memory as it is, or the slice ``at``."""
         for launch in self.launches:
-            for residual in launch.second.derivative.residuals:
-                if memory_key(residual.ref, launch.launch.packer) != key:
-                    continue
-                there = launch.launch.part(residual.at)
-                if at is None or there is None or at[0] != there[0] or at == there:
-                    problem = f"{writer} overwrites `{name}`, which the gradient of an earlier {launch.second.label} needs"
-                    raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
+            for access, _ in derivative_footprint_of(self._second(launch)).residuals:
+                if launch.key(access) == key:
+                    there = launch.part(access.at)
+                    if at is None or there is None or at[0] != there[0] or at == there:
+                        return True
+        return False
+
+    def _refuse_write(self, name: str, writer: str, loc: Loc | None) -> NoReturn:
+        raise SpirogradRuntimeError(render(f"{writer} overwrites `{name}`, which the gradient of an earlier kernel needs", loc, _HINT))
+
+    def before_write(self, memory: FieldOrArray, at: Part | None) -> None:
+        key, storage = memory_identity(memory)
+        if self._is_needed(key, at):
+            kept = self._save(storage)
+            self.events += [saved.swap for saved in kept]
+
+    def after_unseen_write(self, memory: FieldOrArray) -> None:
+        if self._is_needed(memory_identity(memory)[0], None):
+            self._refuse_write(getattr(memory, "name", "the array"), "the host", None)
 
     def reverse(self) -> None:
-        """Run the gradients with their tangents, last kernel first."""
+        """Run the gradients with their tangents, last kernel first. Afterwards memory holds what it held."""
         if self.exposed.active:
             self.exposed.look_everywhere()
         for event in reversed(self.events):
             event()
+        for saved in self._saved:
+            saved.swap()
+
+
+def _add(to: FieldOrArray, of: FieldOrArray) -> None:
+    numpy_transfer.add(to.tree.allocation, to.view, of.tree.allocation, of.view)
 
 
 def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -> None:

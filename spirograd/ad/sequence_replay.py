@@ -1,13 +1,14 @@
 """A tape that follows the sequence of an earlier one: see `launch_sequences`.
 
 While launches are the next ones of the sequence, each copies the same bytes as in the earlier tape, and compiled code launches it; the
-reverse pass copies them back and has compiled code launch the derivatives. At anything else (another launch, a write of the host, a read
-of a number, memory that is handed out, a write of another thread), the tape records the launches that were replayed, with their copies, and
-continues as if it had never known the sequence.
+reverse pass copies them back and has compiled code launch the derivatives. Python may read numbers in between. At anything else (another
+launch, a launch that takes such a number, a write of the host, memory that is handed out, a write of another thread), the tape records the
+launches that were replayed, with their copies, and continues as if it had never known the sequence.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import memmove
 
@@ -17,6 +18,7 @@ from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repe
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.step_store import StepStore
+from spirograd.ad.steps import CallStep
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.base.protocols import OwnWrites
 from spirograd.lang import context
@@ -36,13 +38,15 @@ class ReplayedLaunch(Launch):
 
 class SequenceReplay:
     """The launches of a tape that follows ``sequence``. ``own``: the writes of its thread; ``exposed``: what it knows of memory that was
-    handed out; ``claim``: claims gradients for it. ``ended``: whether the tape follows the sequence no longer."""
+    handed out; ``claim``: claims gradients for it. ``ended``: whether the tape follows the sequence no longer. ``reads``: the numbers that
+    Python has read, each with the number of launches before."""
 
     def __init__(self, sequence: LaunchSequence, own: OwnWrites, exposed: Exposed, claim: Callable[[Iterable[FieldOrArray]], None]) -> None:
         self.sequence = sequence
         self._own, self._exposed, self._claim = own, exposed, claim
         self._steps = sequence.steps
         self._args: list[tuple[object, ...]] = []
+        self.reads: list[tuple[int, CallStep]] = []
         self._alive = [reference() for reference in sequence.uses.values()]
         memories = [storage for reference in sequence.memories if (storage := reference()) is not None]
         self.ended = any(value is None for value in self._alive) or not own.is_only()
@@ -72,11 +76,19 @@ class SequenceReplay:
             for to, of, nbytes in bound.steps[number].saves:
                 memmove(to, of, nbytes)
         self._args.append(args)  # before the launch: another thread may hand out memory that it uses
-        if launch(args) is NotImplemented:
-            self._args.pop()
-            return False
-        self._own.wrote(calls.ticks, calls.last_write[""])
-        return True
+        before = calls.last_write.get("")
+        try:
+            launched = launch(args) is not NotImplemented
+        finally:  # What a kernel reports is raised after the launch.
+            if calls.last_write.get("") != before:
+                self._own.wrote(calls.ticks, calls.last_write[""])
+            else:
+                self._args.pop()
+        return launched
+
+    def read(self, step: CallStep) -> None:
+        """Keep a read of numbers."""
+        self.reads.append((len(self._args), step))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
@@ -111,9 +123,14 @@ class SequenceReplay:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         bound = self._bound
         assert bound is not None
+        reads = [*self.reads]
         _copy(bound.end)
         try:
-            for step, copies, args in zip(reversed(self._steps), reversed(bound.steps), reversed(self._args)):
+            for number, step, copies, args in zip(
+                range(len(self._args), 0, -1), reversed(self._steps), reversed(bound.steps), reversed(self._args)
+            ):
+                while reads and reads[-1][0] == number:
+                    reads.pop()[1].reverse()
                 if copies.before:
                     self._put(step, copies.before, True)
                 calls = step.calls.reverse
@@ -198,13 +215,25 @@ class FollowsSequences(ProgramRecorder):
         """Record the launches that were replayed, and follow the sequence no longer."""
         self._following, recorded, exposed = None, self._recorded, self._exposed
         assert isinstance(recorded, TapeRecording) and exposed is not None and self._repeats is not None
-        for launch, contents in replay.launched():
+        reads = collections.deque(replay.reads)
+        for number, (launch, contents) in enumerate(replay.launched(), 1):
             self._gradients.launch(launch)
             self._launch(launch, exposed)
             for (_, saved), data in zip(recorded.events[-1].saved, contents, strict=True):
                 saved.overwrite(data)
+            while reads and reads[0][0] == number:
+                self._read(reads.popleft()[1])
         replay.end()
         self._repeats.missed()
+
+    def _read(self, step: CallStep) -> None:
+        """Record a read of numbers."""
+        if self._following is not None:
+            self._following.read(step)
+            return
+        self._recorded.add(step)
+        if isinstance(self._recorded, TapeRecording):
+            self._recorded.events[-1].is_read = True
 
     def _end_sequence(self, loss: Key) -> LaunchSequence | None:
         """Before the reverse pass, record the launches of a tape that has not followed its sequence to the end, or with zero gradients.
@@ -217,11 +246,12 @@ class FollowsSequences(ProgramRecorder):
         launches, recorded, repeats = self._launches, self._recorded, self._repeats
         if not launches or repeats is None or self._following is not None or not isinstance(recorded, TapeRecording):
             return None
-        is_plain = len(recorded.events) == len(launches) and not any(launch.external for launch in launches)
+        events = [event for event in recorded.events if not event.is_read]
+        is_plain = len(events) == len(launches) and not any(launch.external for launch in launches)
         if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(launches):
             return None
         try:
-            return LaunchSequence(launches, recorded.events, recorded.report(), self._active_outputs)
+            return LaunchSequence(launches, events, recorded.report(), self._active_outputs)
         except NotRepeatedError:
             repeats.missed()
             return None

@@ -132,7 +132,7 @@ class CallStep:
     """A gradient of Python's own, for the steps before it. ``used``: the memory that it reads as it is now."""
 
     def __init__(self, reverse: Callable[[], None], used: Parts) -> None:
-        self._reverse = reverse
+        self.reverse = reverse
         self._used = used
 
     def used(self) -> Iterator[Used]:
@@ -145,7 +145,7 @@ class CallStep:
         """Do nothing: the function runs in the reverse pass only."""
 
     def record(self, recording: TapeRecording) -> None:
-        recording.call(self._reverse, self._used)
+        recording.call(self.reverse, self._used)
 
     def fresh(self) -> CallStep:
         return self

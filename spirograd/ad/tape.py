@@ -111,6 +111,9 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         self._foreign: ForeignWrites | None = None  # while the tape is open
         self._left: dict[Key, Generation] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
+    def __repr__(self) -> str:
+        return "<Tape without a loss>" if self.loss is None else f"<Tape of the loss {self.loss!r}>"
+
     def __enter__(self) -> Tape:
         outer = context.recorder()
         if outer is not None and not isinstance(outer, Guard):

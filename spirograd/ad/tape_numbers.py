@@ -112,6 +112,9 @@ class FollowsNumbers(ProgramRecorder):
     def _steps(self) -> StepStore:
         raise NotImplementedError
 
+    def _read(self, step: CallStep) -> None:
+        raise NotImplementedError
+
     def read_numbers(
         self, memory: FieldOrArray, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]
     ) -> Sequence[Scalar | TracedNumber]:
@@ -119,7 +122,7 @@ class FollowsNumbers(ProgramRecorder):
         if self._paused is not None or not is_followed(memory):
             return values
         numbers, step = self._numbers.read(memory, key, values, location)
-        self._steps.add(step)
+        self._read(step)
         return numbers
 
     def numbers_written(self, memory: FieldOrArray, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:

@@ -125,5 +125,5 @@ class PreparedLaunch(Protocol):
         """What is equal for launches of the same calls."""
 
     @property
-    def afterwards(self) -> int:
-        """The number of steps after the launch: the writes to memory, and results and reports."""
+    def ticks(self) -> int:
+        """The number of ticks that a launch takes for its writes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.base.constraints import Count
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.base.targets import TARGETS, Target, TargetName
+from spirograd.base.targets import TARGETS, Generator, Target, TargetName
 
 # The size of subgroups that the compiler forms, which is that of most GPUs.
 _FORMED_SUBGROUP, _LARGEST_GROUP = 32, 1024
@@ -53,6 +53,7 @@ class Capabilities:
     shared_memory: Count = 32768
     max_group_size: Count = 256
     max_groups: Count = 65535
+    aliased_bindings: bool = True  # whether a task may bind a storage buffer several times, as arrays of different types
     max_buffers: Count = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
     max_push_constants: Count = 128
     max_allocation: Count = 1 << 62
@@ -67,6 +68,7 @@ class Capabilities:
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # the scope of the clock that modules can read: "device", "subgroup", or "" for none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
+    special_constants: bool = True  # whether modules can compute infinities and NaN from constants
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""
@@ -90,9 +92,15 @@ class Capabilities:
         return TARGETS[self.target_name]
 
     @property
+    def computes_int64(self) -> bool:
+        """Whether programs can use 64-bit integers: those of the device, or pairs of words, see `transforms/lowering/split_int64.py`."""
+        return self.int64 or (self.target.generator is Generator.SPIRV and not self.float64)
+
+    @property
     def locks_int64(self) -> bool:
-        """Whether atomics of 64-bit elements run under locks, on the two words of the element."""
-        return self.int64 and self.buffer_address and not self.atomic_int64
+        """Whether atomics of 64-bit elements run under locks, on the two words of the element: where these have addresses, or where all
+        accesses are to words."""
+        return self.computes_int64 and (self.buffer_address or not self.int64) and not self.atomic_int64
 
     @property
     def updates_int64(self) -> bool:

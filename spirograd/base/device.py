@@ -451,6 +451,18 @@ class LendsMemory(Protocol):
 
 
 @runtime_checkable
+class UsesMetalBuffers(Protocol):
+    """A device whose kernels can use buffers that another library of the process allocated with Metal."""
+
+    def adopt_metal(self, metal_buffer: int, offset: int, nbytes: int) -> Buffer | None:
+        """Return a buffer over ``nbytes`` bytes of an `id<MTLBuffer>`, from ``offset`` on; None if the device cannot use it.
+
+        Metal keeps the memory until the result is freed. Nothing orders the work of the device and of the library: the caller waits for
+        the library before a launch, and calls `Device.synchronize` after it.
+        """
+
+
+@runtime_checkable
 class SharesMemory(Protocol):
     """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
 

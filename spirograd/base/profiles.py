@@ -35,8 +35,12 @@ _INTEL: dict[str, Value] = {
     "exact_specials": (16, 32, 64),
     "exact_subnormals": (16, 32, 64),
 }
-# WebGPU, "Limits", the defaults (https://www.w3.org/TR/webgpu/#limits), without optional features.
+# WebGPU, "Limits", the defaults (https://www.w3.org/TR/webgpu/#limits), without optional features. "Encoder bind groups alias a writable
+# resource" of the same document forbids that a task binds a buffer twice. WGSL, "Constant Expressions"
+# (https://www.w3.org/TR/WGSL/#floating-point-evaluation): one that is infinite or NaN is an error.
 _WEBGPU: dict[str, Value] = {
+    "aliased_bindings": False,
+    "special_constants": False,
     "nearest_f16": False,
     "atomic_cas": False,
     "shared_memory": 16 * _KIB,
@@ -82,6 +86,8 @@ PROFILES = {
             # which wgpu takes one for immediates and one for the lengths of arrays; a group has 32 KiB of memory and 1024 threads.
             "wgpu": {
                 **_WEBGPU,
+                "aliased_bindings": True,
+                "special_constants": True,
                 "int64": True,
                 "float16": True,
                 "storage_f16": True,

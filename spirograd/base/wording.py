@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 def did_you_mean(name: str, candidates: Iterable[str], cutoff: float = 0.7) -> str:
     """Return a hint that names the candidates similar to ``name``, or an empty string."""
-    close = difflib.get_close_matches(name, [c for c in candidates if c != name], n=2, cutoff=cutoff)
+    others = [c for c in candidates if c != name]
+    same = [c for c in others if c.lower() == name.lower()]
+    close = same or difflib.get_close_matches(name, others, n=2, cutoff=cutoff)
     return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else ""
 
 

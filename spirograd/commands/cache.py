@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from spirograd.base.wording import counted
 from spirograd.runtime.offline_cache import Cache, default_folder
 
 HELP = "show or empty the offline cache"
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "clear":
         before = cache.stats()
         cache.clear()
-        print(f"removed {before.files} kernels, {before.nbytes / 2**20:.1f} MiB")
+        print(f"removed {counted(before.files, 'kernel')}, {before.nbytes / 2**20:.1f} MiB")
     stats = cache.stats()
     print(f"offline cache: {cache.path}\nkernels: {stats.files}\nsize: {stats.nbytes / 2**20:.1f} MiB")
     return 0

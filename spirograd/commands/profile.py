@@ -1,7 +1,10 @@
 """Run a program and show how long each task of its kernels takes on the device. The program is not changed.
 
-spirograd profile program.py --arguments --of --the --program spirograd profile --trace out.json --sort count program.py         options of
-the command come before the program
+    spirograd profile program.py --trace out.json --sort count
+    spirograd profile program.py --arguments --of --the --program
+    spirograd profile program.py --sort count -- --arch of-the-program
+
+Options of the command come before or right after the program.
 
 The trace shows compilation, launches, copies and tasks in https://ui.perfetto.dev or chrome://tracing.
 All sessions of the program count."""
@@ -17,21 +20,38 @@ from spirograd.profiler import chrome, tables
 from spirograd.profiler.tracing import TraceSink, recorded
 
 HELP = "run a program and show how long its kernels take on the device"
+_OPTIONS = ("--trace", "--sort", "--arch", "--profile", "--compat")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the order of the table, the file of the trace, the program and its arguments."""
+    """Add the options, the program and its arguments."""
+    _add_options(parser)
+    parser.add_argument("program", type=Path, help="a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace in the format of Chrome and Perfetto")
     parser.add_argument("--sort", choices=tuple(tables.SORTS), default="time", help="column that the table is sorted by (default: time)")
     parser.add_argument("--arch", default="", help="back end to use instead of the program's")
     profile_argument(parser)
     compat_argument(parser)
-    parser.add_argument("program", type=Path, help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+
+
+def _take_options(args: argparse.Namespace) -> None:
+    """Move the options of the command at the beginning of ``args.arguments``, which all have one value, to their attributes."""
+    words, count = args.arguments, 0
+    while count < len(words) and words[count].partition("=")[0] in _OPTIONS:
+        count += 1 if "=" in words[count] else 2
+    parser = argparse.ArgumentParser(prog="spirograd profile", add_help=False)
+    _add_options(parser)
+    parser.parse_args(words[:count], namespace=args)
+    args.arguments = words[count:]
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the program, then print the table. Exit status: that of the program, or 1 if it launched nothing."""
+    _take_options(args)
     if not args.program.is_file():
         print(f"spirograd profile: there is no file {args.program}", file=sys.stderr)
         return 2

@@ -15,7 +15,6 @@ import argparse
 import importlib
 import json
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from pathlib import Path
 from spirograd import dumps
 from spirograd.base.errors import SpirogradValueError
 from spirograd.base.wording import counted
-from spirograd.commands.scripts import compat_argument, import_hint, run_script
+from spirograd.commands.scripts import compat_argument, run_script
 from spirograd.commands.table import table
 from spirograd.report.page import page
 from spirograd.survey import tables
@@ -123,12 +122,7 @@ def _run_script(args: argparse.Namespace, compilations: list[dumps.Compilation])
         dumps.listeners.append(listener)
     try:
         with collecting() as collector:
-            try:
-                status = run_script(args.script, args.rest, args.arch, compat=args.compat)
-            except Exception as error:
-                traceback.print_exc()
-                print(import_hint(error), end="", file=sys.stderr)
-                status = 1
+            status = run_script(args.script, args.rest, args.arch, compat=args.compat)
         return status, collector.sources()
     finally:
         if args.html is not None:

@@ -111,7 +111,7 @@ class TorchFunction(KernelFunction):
         _, specialization, args = self.specialized(values)
         for name in self.kernel.copied():
             if getattr(values.get(name), "requires_grad", False):
-                refuse_number(self, name, "requires a gradient")
+                refuse_number(self.label, name, "requires a gradient")
         self.refuse_tapes()
         result = self.kernel(*self.bound, **values)
         return result, specialization.last_number, [] if host is None else self._saved(specialization, args, host)

@@ -31,10 +31,10 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def refuse_number(function: KernelFunction, name: str, problem: str) -> NoReturn:
+def refuse_number(label: str, name: str, problem: str) -> NoReturn:
     """Raise for a tensor in place of a number, with respect to which derivatives would be zero, with no error."""
     hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
-    text = f"{function.label}: `{name}` is a tensor that {problem}, but not an array there"
+    text = f"{label}: `{name}` is a tensor that {problem}, but not an array there"
     raise SpirogradRuntimeError(render(text, None, hint))
 
 

@@ -9,26 +9,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.interop.kernel_function import Arguments, Framework, PureFunction
 from spirograd.interop.linearization import Linearization
-from spirograd.interop.torch_batches import looped, over_autograd_batches
-from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
-from spirograd.interop.torch_rules import Active, Maps, Rules, Values, functions_of
+from spirograd.interop.torch_maps import contiguous, leaf, second
+from spirograd.interop.torch_registration import Differentiable, Flags, Tensors
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-    from torch._library.custom_ops import CustomOpDef
-
-Tensors = Sequence["Tensor"]
-Flags = Sequence[bool]  # one for each argument of the kernel
 
 _numbers = itertools.count()
 
@@ -57,7 +51,7 @@ def torch_op(
     return operator.register(name or f"spirograd::{operator.name}_{next(_numbers)}")
 
 
-class TorchOperator(PureFunction):
+class TorchOperator(PureFunction, Differentiable):
     """A kernel as torch sees it."""
 
     framework = Framework(
@@ -70,100 +64,8 @@ class TorchOperator(PureFunction):
 
         self.torch: ModuleType = torch
 
-    # --- registering -----------------------------------------------------------------------------------------------------
-
-    def register(self, name: str) -> Callable[..., object]:
-        """Register the four maps with torch, and return the function that users call."""
-        maps = self._custom_operators(name)
-        forward = maps.launch
-        functions = functions_of(self.torch, self, maps)
-
-        def eager(*args: object, **kwargs: object) -> object:
-            given = {**dict(zip(self.inputs, args)), **kwargs}
-            self._refuse_active_numbers(given)
-            if given.keys() != set(self.inputs) or not self._is_transformed(given.values()):
-                return forward(*args, **kwargs)
-            return functions.launch(*(given[name] for name in self.inputs))
-
-        outside = [eager]  # of graphs
-
-        def traces_derivatives() -> bool:
-            """Return, while `torch.compile` traces, whether it does so for forward mode, or for `torch.func.grad` and the like."""
-            outside[0] = self.torch.compiler.disable(eager)  # not before, because that imports torch's compiler
-            functorch = self.torch._C._functorch
-            levels = functorch.get_interpreter_stack() or ()
-            differentiates = (functorch.TransformType.Jvp, functorch.TransformType.Grad)
-            return self.torch.autograd.forward_ad._current_level >= 0 or any(one.key() in differentiates for one in levels)
-
-        traces_derivatives._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `torch.compiler.assume_constant_result` does
-
-        def operator(*args: object, **kwargs: object) -> object:
-            if not self.torch.compiler.is_compiling():
-                return eager(*args, **kwargs)
-            # In a graph tangents would be zero, with no error; and for transforms torch does not trace custom operators with gradients.
-            return outside[0](*args, **kwargs) if traces_derivatives() else forward(*args, **kwargs)
-
-        operator.__dict__.update(__name__=self.name, __doc__=self.kernel.function.__doc__, operator=forward)
-        return operator
-
-    def _custom_operators(self, name: str) -> Maps:
-        """Return the maps as custom operators, with rules for reverse mode."""
-        count = max(len(self.outputs), 1)
-        arguments = [f"{self._schema_type(self.parameters[name])} {name}" for name in self.inputs]
-        result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-        forward = self._custom(name, self.run, self.fake, arguments, result)
-        adjoints, along, outputs = "Tensor[] adjoints", "bool[] along", ["Tensor[] outputs", *arguments]
-        fake_gradients = lambda adjoints, along, outputs, *args: _alike(itertools.compress(args, along))  # noqa: E731
-        fake_tangents = lambda directions, along, outputs, *args: _alike(_floats(outputs))  # noqa: E731
-        fake_seconds = lambda v, u, along, asked, y, *args: _alike([*_floats(u), *itertools.compress(args, asked)])  # noqa: E731
-        gradient = self._custom(f"{name}_gradient", self.gradients, fake_gradients, [adjoints, along, *outputs])
-        tangent = self._custom(f"{name}_tangent", self.tangents, fake_tangents, ["Tensor[] directions", along, *outputs])
-        lists = ["Tensor[] directions", adjoints, along, "bool[] asked"]
-        second = self._custom(f"{name}_second", self.seconds, fake_seconds, [*lists, *outputs])
-        batched = [over_autograd_batches(self.torch, self.name, one) for one in (gradient, second)]
-
-        def split(flat: Values, *counts: int) -> list[list[Any]]:
-            remaining = iter(flat)
-            return [*([*itertools.islice(remaining, n)] for n in (*counts, count)), [*remaining]]
-
-        def call_gradient(active: Active, *flat: object) -> Any:
-            adjoints, outputs, args = split(flat, count)
-            return batched[0](adjoints, [*active.along], outputs, *args)
-
-        def call_tangent(active: Active, *flat: object) -> Any:
-            directions, outputs, args = split(flat, sum(active.along))
-            return tangent(directions, [*active.along], outputs, *args)
-
-        def call_second(active: Active, *flat: object) -> Any:
-            directions, adjoints, outputs, args = split(flat, sum(active.along), count)
-            return batched[1](directions, adjoints, [*active.along], [*active.asked], outputs, *args)
-
-        maps = Maps(forward, call_gradient, call_tangent, call_second)
-        rules = Rules(self.torch, self, maps)
-
-        def save(ctx: Context, inputs: Values, output: Tensor) -> None:
-            adjoints, along, outputs, *args = inputs
-            rules.setup_context_of_gradient(ctx, (Active(tuple(along)), *adjoints, *outputs, *args), output)
-
-        def backward(ctx: Context, cotangents: Tensors) -> object:
-            _, *flat = rules.backward_of_gradient(ctx, *cotangents)
-            return flat[:count], None, flat[count : 2 * count], *flat[2 * count :]
-
-        forward.register_autograd(rules.backward_of_launch, setup_context=rules.setup_context_of_launch)
-        forward.register_vmap(lambda info, dims, *args: looped(self.torch, self.name, forward, info, dims, args))
-        gradient.register_autograd(backward, setup_context=save)
-        second.register_autograd(self._refuse_third)
-        return maps
-
-    def _custom(
-        self, name: str, run: Callable[..., object], fake: Callable[..., object], arguments: Sequence[str], result: str = "Tensor[]"
-    ) -> CustomOpDef:
-        """Register a custom operator. ``fake``: returns tensors like the results, without contents."""
-        operator: CustomOpDef = self.torch.library.custom_op(name, run, mutates_args=(), schema=f"({', '.join(arguments)}) -> {result}")
-        operator.register_fake(fake)
-        return operator
-
-    def _schema_type(self, p: Parameter) -> str:
+    def schema_type(self, name: str) -> str:
+        p = self.parameters[name]
         if isinstance(p, ArrayParameter):
             return "Tensor"
         if isinstance(p, ScalarParameter):
@@ -171,15 +73,14 @@ class TorchOperator(PureFunction):
         assert isinstance(p, AggregateParameter)
         return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
 
-    def _refuse_third(self, ctx: Context, *cotangents: object) -> NoReturn:
-        problem = f"{self.label} has first and second derivatives, no third ones"
-        raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
+    def documentation(self) -> str | None:
+        return self.kernel.function.__doc__
 
     # --- the maps --------------------------------------------------------------------------------------------------------
 
     def run(self, *args: Any) -> Tensor | tuple[Tensor, ...]:
         """Launch the kernel."""
-        self._refuse_tangents(args)
+        self.refuse_tangents(args)
         given = {name: leaf(v, False) if name in self.arrays else v for name, v in zip(self.inputs, args)}
         outputs = self._allocated(given, self.torch.zeros)
         result = self.launch({**self.constants, **given, **outputs})
@@ -259,46 +160,10 @@ class TorchOperator(PureFunction):
         converted: torch.dtype = getattr(self.torch, dtype.np.name)
         return converted
 
-    # --- arguments that derivatives do not reach ---------------------------------------------------------------------------
-
-    def _is_transformed(self, values: Iterable[object]) -> bool:
-        """Return whether `torch.func` or forward mode is active, which use rules that custom operators cannot have."""
-        if self.torch._C._are_functorch_transforms_active():
-            return True
-        unpack = self.torch.autograd.forward_ad.unpack_dual
-        return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
-
-    def _refuse_active_numbers(self, given: Arguments) -> None:
-        """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
-        for name in given.keys() & set(self.inputs) - self.arrays:
-            value = given[name]
-            for one in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(one, self.torch.Tensor) and one.requires_grad and self.torch.is_grad_enabled():
-                    refuse_number(self, name, "requires a gradient")
-                if isinstance(one, self.torch.Tensor) and self.torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
-                    refuse_number(self, name, "has a tangent")
-
-    def _refuse_tangents(self, args: Sequence[object]) -> None:
-        """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""
-        forward = self.torch.autograd.forward_ad
-        if forward._current_level < 0 or not self.torch._C._is_fwd_grad_enabled():
-            return
-        if any(isinstance(v, self.torch.Tensor) and forward.unpack_dual(v).tangent is not None for v in args):
-            problem = f"a graph with {self.label} was compiled without tangents, and gets some"
-            raise SpirogradUnsupportedError(problem, None, "call what is not compiled, or compile it in the dual level")
-
 
 def _unpacked(outputs: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
     tensors = tuple(outputs.values())
     return tensors[0] if len(tensors) == 1 else tensors
-
-
-def _floats(tensors: Tensors) -> list[Tensor]:
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
-
-
-def _alike(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 
 __all__ = ["torch_op"]

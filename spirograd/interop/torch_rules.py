@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
-from spirograd.interop.kernel_function import PureFunction
 from spirograd.interop.torch_batches import VmapInfo, looped, over_autograd_batches
 from spirograd.interop.torch_maps import Context, refuse_number
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from spirograd.interop.torch_registration import Differentiable
 
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Maps:
     second: Callable[..., Sequence[Tensor]]
 
 
-def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Maps:
+def functions_of(torch: ModuleType, operator: Differentiable, custom: Maps) -> Maps:
     """Return the maps as functions of autograd, which call those of ``custom`` operators."""
     maps = replace(custom)
     rules = Rules(torch, operator, maps)
@@ -82,7 +83,7 @@ def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: VmapInf
 class Rules:
     """For each map, what it saves (``setup_context``), and its derivatives (``backward``, ``jvp``)."""
 
-    def __init__(self, torch: ModuleType, operator: PureFunction, maps: Maps) -> None:
+    def __init__(self, torch: ModuleType, operator: Differentiable, maps: Maps) -> None:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 
@@ -102,7 +103,7 @@ class Rules:
         flags = list(flags)
         for flag, name, value in zip(flags, self.op.inputs, args):
             if flag and name not in self.op.arrays and isinstance(value, self.torch.Tensor):
-                refuse_number(self.op, name, "has a derivative")
+                refuse_number(self.op.label, name, "has a derivative")
         return tuple(bool(flag and n in self.op.arrays and v.is_floating_point()) for flag, n, v in zip(flags, self.op.inputs, args))
 
     def _filled(self, given: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:

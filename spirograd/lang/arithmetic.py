@@ -141,6 +141,9 @@ def _rounding(name: str, emit_value: Callable[[Value], Value], python: OfNumbers
         return y if dtype is None else cast(y, dtype)
 
     def entry(x: Any, dtype: DType | None = None) -> object:
+        if isinstance(dtype, int):
+            problem = f"the second argument of `{name}` is a type in kernels, not a number of digits"
+            raise type_error(problem, f"write `{name}(x * {10.0**dtype}) / {10.0**dtype}`")
         hook = getattr(x, "__sg_elementwise__", None)
         return hook(lambda e: entry(e, dtype), (x,)) if hook is not None else run(x, dtype)
 

@@ -27,6 +27,7 @@ from spirograd.llvmgen.module import NO_LIBRARY, ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.partition import partition
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
+from spirograd.llvmgen.task_memory import TaskMemory, written_by
 
 # The alignment of the addresses of buffers, in bytes: devices allocate so, and reject memory from outside with another alignment.
 BUFFER_ALIGNMENT = 16
@@ -113,7 +114,7 @@ class Dialect:
 
 
 class GpuEmitter(FunctionEmitter):
-    """An emitter of the kernel function of a task. ``constant``: the entries of the argument block whose buffers are not written meanwhile.
+    """An emitter of the kernel function of a task. ``memory``: the metadata of its accesses; None: of a function.
 
     ``members``: an i32 with a bit for each lane of the subgroup that runs the current region; "" if all do. ``votes``: the code at begin
     and end of regions, see `members`. ``exchanges``: whether lanes read values of each other in the current one, not nested ones.
@@ -121,11 +122,11 @@ class GpuEmitter(FunctionEmitter):
 
     buffer_pointer = _GLOBAL
 
-    def __init__(self, module: ModuleText, dialect: Dialect, group_size: int, constant: frozenset[Slot]) -> None:
+    def __init__(self, module: ModuleText, dialect: Dialect, group_size: int, memory: TaskMemory | None = None) -> None:
         super().__init__(module, HANDLERS)
         self.dialect = dialect
         self.group_size = group_size
-        self.constant = constant
+        self.memory = memory
         self.wave = module.caps.subgroup_size
         self.atomic_scope = dialect.scope
         self.atomic_metadata = dialect.atomic_metadata
@@ -137,6 +138,9 @@ class GpuEmitter(FunctionEmitter):
 
     def pointer_properties(self, slot: Slot) -> str:
         return f", !align {self.module.bytes_node(BUFFER_ALIGNMENT)}"
+
+    def access_suffix(self, ref: BufferRef | SharedRef) -> str:
+        return "" if self.memory is None or not isinstance(ref, BufferRef) else self.memory.suffix(ref)
 
     def stack_limit(self, name: str) -> list[str]:
         """Return the lines for a task. Its stack begins here and has `GPU_STACK` bytes, which the device was configured for."""
@@ -181,11 +185,11 @@ def emit_kernel(
     for an operation that device IR does not have.
     """
     module = ModuleText(caps, options, dialect.stack_space, dialect.module_flags)
-    Callees(module, lambda: GpuEmitter(module, dialect, 1, frozenset()), kernel)
+    Callees(module, lambda: GpuEmitter(module, dialect, 1), kernel)
     by_address = block.size > caps.max_push_constants
     names = entry_names(kernel)
     for op, name in [(kernel.body.ops[k], names[k]) for k in (range(len(names)) if numbers is None else numbers)]:
-        emitter = GpuEmitter(module, dialect, op.attr.group_size, _constant_slots(op))
+        emitter = GpuEmitter(module, dialect, op.attr.group_size, TaskMemory(module, written_by(op)))
         pointer, by_value = (_GLOBAL, "") if by_address else (dialect.block, f" {dialect.by_value}([{max(block.size, 1)} x i8]) align 8")
         param = f"{pointer}{by_value} %block" if pointer == "ptr" else f"{pointer}{by_value} %arguments"
         if pointer != "ptr":
@@ -214,21 +218,6 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
     """Return the symbol of each task, in order: distinct identifiers that the assemblers of GPUs accept."""
     names = [re.sub(r"\W", "_", f"{kernel.name}_{op.attr.name or op.attr.kind}", flags=re.ASCII) for op in kernel.body.ops[:-1]]
     return tuple([f"k_{name}" if names.count(name) == 1 else f"k{number}_{name}" for number, name in enumerate(names)])
-
-
-def _constant_slots(task: Op) -> frozenset[Slot]:
-    """Return the buffers that a task reads and surely does not write. Arrays may alias."""
-    read: set[Slot] = set()
-    written: set[Slot] = set()
-    for op in task.regions[0].walk():
-        for effect, ref in accesses_of(op):
-            if isinstance(ref, BufferRef):
-                (read if effect == "read" else written).add(ref.slot)
-    kinds = {slot.kind for slot in written}
-    arrays, anything = "array" in kinds, not kinds.isdisjoint(("array", "tree"))
-    shared = {slot for slot in read if (slot.kind == "tree" and arrays) or (slot.kind == "array" and anything)}
-    same = {(slot.kind, slot.index, slot.role) for slot in written}
-    return frozenset(slot for slot in read - shared if (slot.kind, slot.index, slot.role) not in same)
 
 
 def _reads_in_loops(task: Region) -> bool:
@@ -266,15 +255,13 @@ def _builtin(e: GpuEmitter, op: Op) -> None:
 
 
 def _load(e: GpuEmitter, op: Op) -> None:
-    ref = op.attr
-    constant = isinstance(ref, BufferRef) and ref.slot in e.constant
-    pointer = e.address(ref, op.args[0])
-    e.set(op, f"load {type_name(op.type)}, {pointer}, align {_alignment(e, op)}{', !invariant.load !0' if constant else ''}")
+    pointer = e.address(op.attr, op.args[0])
+    e.set(op, f"load {type_name(op.type)}, {pointer}, align {_alignment(e, op)}{e.access_suffix(op.attr)}")
 
 
 def _store(e: GpuEmitter, op: Op) -> None:
     index, value = op.args
-    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {_alignment(e, op)}")
+    e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {_alignment(e, op)}{e.access_suffix(op.attr)}")
 
 
 def _alignment(e: GpuEmitter, access: Op) -> int:

@@ -21,6 +21,7 @@ from spirograd.base.concurrently import map_concurrently
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass, replace
+from spirograd.base.spans import span
 from spirograd.llvmgen import vector_math
 
 P = ParamSpec("P")
@@ -175,7 +176,7 @@ def _unlocked(function: object) -> Any:
 
 def emitted(module: object, machine: object, assembly: bool = False) -> bytes:
     """Emit the object file of a module, or its assembly."""
-    with ffi.OutputString() as message:
+    with span("emit machine code", "llvm"), ffi.OutputString() as message:
         buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 0 if assembly else 1, message)
         if not buffer:
             raise SpirogradRuntimeError(f"LLVM cannot compile the generated code: {message}")
@@ -192,7 +193,8 @@ def parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     any order, and the wrong order aborts the process.
     """
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        with span("parse", "llvm", bytes=len(text)):
+            module = llvm.parse_assembly(text, llvm.create_context())
     except RuntimeError as error:
         raise SpirogradRuntimeError(f"LLVM rejects the generated code: {error}") from error
     module.triple = machine.triple
@@ -225,7 +227,8 @@ def _clean(module: object, machine: object) -> None:
 
 
 def _run(passes: object, module: object, builder: object) -> None:
-    _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, module, builder)
+    with span("optimise", "llvm"):
+        _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, module, builder)
     _dispose(passes)
 
 

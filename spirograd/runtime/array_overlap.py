@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from math import prod
@@ -16,17 +17,33 @@ from spirograd.base.sizes.python_expressions import Expression
 if TYPE_CHECKING:
     from spirograd.base.protocols import Place
 
+# The largest number of arrays that are compared in pairs; more are sorted by their addresses.
+_MOST_IN_PAIRS = 8
 # A function of the arrays of a launch.
 OverlapTest = Callable[[Sequence["Place | None"]], bool]
 
 
 def overlap_test(arrays: Sequence[DisjointArray]) -> OverlapTest | None:
-    """Return the test whether any two of ``arrays``, of which the kernel writes one, overlap; None if there are none. Like the argument
-    block it is one Python expression."""
+    """Return the test whether any two of ``arrays``, of which the kernel writes one, overlap; None if there are none. For few arrays it is
+    one Python expression, like the argument block."""
     if not arrays:
         return None
+    if len(arrays) > _MOST_IN_PAIRS:
+        return functools.partial(_some_overlap, arrays)
     pairs = [x.both(_ends_behind(a, b), _ends_behind(b, a)) for a, b in combinations(arrays, 2) if a.written or b.written]
     return x.function(("a",), x.either(*pairs))
+
+
+def _some_overlap(arrays: Sequence[DisjointArray], bindings: Sequence[Place | None]) -> bool:
+    """Return whether an array begins before the end of one with a lower address, unless the kernel writes neither."""
+    end = end_of_written = 0
+    for start, stop, written in sorted([(*span(array, bindings[array.index]), array.written) for array in arrays]):
+        if start < (end if written else end_of_written):
+            return True
+        end = max(end, stop)
+        if written:
+            end_of_written = max(end_of_written, stop)
+    return False
 
 
 def span(array: DisjointArray, binding: Place | None) -> tuple[int, int]:

@@ -43,9 +43,16 @@ class OwnWrites:
         observed[self._thread] = [*observed.get(self._thread, ()), self]
 
     def wrote(self, count: int, last: int) -> None:
-        """Record ``count`` writes of the thread that took ticks one after the other, up to the tick ``last``: a launch by compiled code."""
-        if last - count + 1 != self.end:
-            self.gaps.append((self.end, last - count + 1))
+        """Record ``count`` writes of the thread that took ticks one after the other, up to the tick ``last``: a launch by compiled code.
+
+        What the launch reported may have been read since: then its writes are the gap before the writes of that.
+        """
+        first = last - count + 1
+        if (first, last + 1) in self.gaps:
+            self.gaps.remove((first, last + 1))
+            return
+        if first != self.end:
+            self.gaps.append((self.end, first))
         self.end = last + 1
 
     def is_only(self) -> bool:

@@ -39,6 +39,9 @@ class AddressedMemory:
     def alignment(self, t: DType) -> int:
         return t.size
 
+    def view(self, ref: BufferRef, t: DType) -> DType:
+        return t
+
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:
         return self._element(ref, t, self._e.ids[index])
 
@@ -64,7 +67,8 @@ class AddressedMemory:
 
 
 class BoundMemory:
-    """Buffers as storage buffers of descriptor set 0: one binding for each type that a buffer is accessed as.
+    """Buffers as storage buffers of descriptor set 0: one binding for each type that a buffer is accessed as, or one in all if the device
+    binds a buffer only once (see `_united`).
 
     If the device cannot bind that many, the last buffers share: one binding for each type that any of them is accessed as, with the offset
     of each buffer in the argument block.
@@ -73,8 +77,11 @@ class BoundMemory:
     def __init__(self, e: Emitter, block: ArgBlock, regions: Sequence[Region]) -> None:
         self._e = e
         direct = is_direct(block, e.caps.max_push_constants)
-        views = used_views(regions)
-        alone, shared = _share(views, e.caps.max_buffers - (0 if direct else 1))
+        views, limit = used_views(regions), e.caps.max_buffers - (0 if direct else 1)
+        self._united: dict[Slot, DType] = {}
+        if not e.caps.aliased_bindings:
+            self._unite(views, _compared(regions), limit)
+        alone, shared = _share(views, limit)
         keys: list[tuple[Slot | None, DType]] = [(slot, t) for slot in alone for t in views[slot]]
         keys += [(None, t) for t in _types(views, shared)]
         if len(keys) + (not direct) > e.caps.max_buffers:
@@ -92,8 +99,23 @@ class BoundMemory:
         new._e, new._starts, new.block = e, {}, self.block.within(e)
         return new
 
+    def _unite(self, views: dict[Slot, list[DType]], compared: dict[Slot, list[DType]], limit: int) -> None:
+        """Make ``views`` have one type for each buffer, and one for all buffers that share a binding."""
+        together = list(views)[limit - 1 :] if len(views) > limit else []
+        groups = [[slot] for slot in views if slot not in together] + [together] * bool(together)
+        for group in groups:
+            types, signs = _types(views, group), _types(compared, [slot for slot in group if slot in compared])
+            if len(signs) > 1:
+                self._e.unsupported("atomic minima or maxima of i32 and of u32 in one buffer", self._e.lacking("aliased_bindings"))
+            view = types[0] if len(types) == 1 else signs[0] if signs else u32
+            self._united |= dict.fromkeys(group, view)
+        views |= {slot: [view] for slot, view in self._united.items()}
+
     def alignment(self, t: DType) -> int:
         return 0
+
+    def view(self, ref: BufferRef, t: DType) -> DType:
+        return self._united.get(ref.slot, t)
 
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:
         e = self._e
@@ -160,6 +182,15 @@ def used_views(regions: Sequence[Region]) -> dict[Slot, list[DType]]:
         if op.code is not ops.slot:
             views.setdefault(_ref(op).slot, {})[_VIEWS[op.code](op)] = None
     return {slot: list(views[slot]) for slot in sorted(views, key=lambda s: s.offset)}
+
+
+def _compared(regions: Sequence[Region]) -> dict[Slot, list[DType]]:
+    """Return the types of the atomic minima and maxima in each buffer that has some: instructions that depend on the sign."""
+    found: dict[Slot, list[DType]] = {}
+    for op in _memory_ops(regions):
+        if op.code is ops.atomic and op.attr[0] in ("min", "max"):
+            found.setdefault(_ref(op).slot, []).append(atomic_view(op))
+    return found
 
 
 def _ref(op: Op) -> BufferRef:

@@ -48,9 +48,12 @@ _SHARED_FLOAT_ATOMICS = {("add", "f32"): ("shared_f32_add", "AtomicFloat32AddEXT
 
 
 def emit_slot(e: Emitter, op: Op) -> None:
-    assert isinstance(op.type, DType)
     block = e.memory.block
-    e.ids[op] = block.value(op.attr) if op.attr.is_buffer else block.scalar(op.attr, op.type)
+    if op.attr.is_buffer:
+        e.ids[op] = block.value(op.attr)
+    else:
+        assert isinstance(op.type, DType)
+        e.ids[op] = block.scalar(op.attr, op.type)
 
 
 def emit_load(e: Emitter, op: Op) -> None:
@@ -58,7 +61,9 @@ def emit_load(e: Emitter, op: Op) -> None:
     if isinstance(op.attr, SharedRef):
         e.ids[op] = e.f.load(e.type(t), shared_element(e, op.attr, e.load_index(op.args[0])), access=e.f.shared_access)
     else:
-        e.ids[op] = e.f.load(e.type(t), e.memory.loaded(op.attr, t, op.args[0]), e.memory.alignment(t), e.f.shared_access)
+        view = e.memory.view(op.attr, t)
+        pointer = e.memory.loaded(op.attr, view, op.args[0])
+        e.ids[op] = e.bitcast(e.f.load(e.type(view), pointer, e.memory.alignment(t), e.f.shared_access), view, t)
 
 
 def emit_store(e: Emitter, op: Op) -> None:
@@ -66,7 +71,9 @@ def emit_store(e: Emitter, op: Op) -> None:
     if isinstance(op.attr, SharedRef):
         e.f.store(shared_element(e, op.attr, e.ids[op.args[0]]), e.ids[op.args[1]], access=e.f.shared_access)
     else:
-        e.f.store(e.memory.element(op.attr, t, op.args[0]), e.ids[op.args[1]], e.memory.alignment(t), e.f.shared_access)
+        view = e.memory.view(op.attr, t)
+        word = e.bitcast(e.ids[op.args[1]], t, view)
+        e.f.store(e.memory.element(op.attr, view, op.args[0]), word, e.memory.alignment(t), e.f.shared_access)
 
 
 def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
@@ -96,11 +103,15 @@ def emit_atomic(e: Emitter, op: Op) -> None:
             e.unsupported(f"atomic {kind} on {t.name}", e.lacking(needed[0]) if needed else "SPIR-V lacks it", op.loc)
             return
         e.m.capability(needed[1])
+    if not shared:
+        own, view = view, e.memory.view(ref, view)
+        if own.is_float and own is not view:
+            e.unsupported(f"atomic {kind} on {t.name} in a buffer that has elements of other types", e.lacking("aliased_bindings"), op.loc)
     pointer = shared_element(e, ref, e.ids[op.args[0]]) if shared else e.memory.element(ref, view, op.args[0])
     scope = e.m.constant_u32(_SCOPE_WORKGROUP if shared else e.m.device_scope)
     relaxed = e.m.constant_u32(_RELAXED)
     if only_reads(op):
-        e.ids[op] = e.f.value("AtomicLoad", e.type(t), pointer, scope, relaxed)
+        e.ids[op] = e.bitcast(e.f.value("AtomicLoad", e.type(view), pointer, scope, relaxed), view, t)
         return
     value = e.bitcast(e.ids[op.args[1]], t, view)
     old = e.f.value(name, e.type(view), pointer, scope, relaxed, value)
@@ -115,9 +126,11 @@ def emit_cas(e: Emitter, op: Op) -> None:
     _atomic_width(e, op, t)
     index, expected, desired = op.args
     relaxed = e.m.constant_u32(_RELAXED)
-    pointer = e.memory.element(ref, t, index)
-    operands = (pointer, e.m.constant_u32(e.m.device_scope), relaxed, relaxed, e.ids[desired], e.ids[expected])
-    e.ids[op] = e.f.value("AtomicCompareExchange", e.type(t), *operands)
+    view = e.memory.view(ref, t)
+    pointer = e.memory.element(ref, view, index)
+    values = [e.bitcast(e.ids[value], t, view) for value in (desired, expected)]
+    operands = (pointer, e.m.constant_u32(e.m.device_scope), relaxed, relaxed, *values)
+    e.ids[op] = e.bitcast(e.f.value("AtomicCompareExchange", e.type(view), *operands), view, t)
 
 
 def emit_claim(e: Emitter, op: Op) -> None:
@@ -127,9 +140,11 @@ def emit_claim(e: Emitter, op: Op) -> None:
     if held is None:
         held = e.claims[op.attr] = e.f.variable(word, op.attr.name, e.const(-1, i32))
     with e.f.selection(e.f.value("SLessThan", e.m.type_bool, e.f.load(word, held), e.const(0, i32))):
-        pointer = e.memory.element(op.attr, i32, op.args[0])
+        view = e.memory.view(op.attr, i32)
+        pointer = e.memory.element(op.attr, view, op.args[0])
         scope, relaxed = e.m.constant_u32(e.m.device_scope), e.m.constant_u32(_RELAXED)
-        e.f.store(held, e.f.value("AtomicIAdd", word, pointer, scope, relaxed, e.const(1, i32)))
+        before = e.f.value("AtomicIAdd", e.type(view), pointer, scope, relaxed, e.const(1, view))
+        e.f.store(held, e.bitcast(before, view, i32))
     e.ids[op] = e.f.load(word, held)
 
 

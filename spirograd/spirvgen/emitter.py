@@ -156,7 +156,8 @@ class Emitter:
         return known
 
     def _special_float(self, value: float, t: DType) -> int:
-        """Return infinity or NaN. Not every consumer accepts them as constants, so the bits are cast, once, at the top of the function.
+        """Return infinity or NaN. Not every consumer accepts them as constants, so the bits are cast, once, at the top of the function. A
+        variable holds the bits if their cast may not be a constant, either.
 
         Those of f16 are converted from f32, because a device may have half floats without 16-bit integers.
         """
@@ -166,7 +167,9 @@ class Emitter:
         known = self.constants.get(key)
         if known is None:
             source = self.const(value, f32) if t is f16 else self.const(bits, unsigned(t))
+            held = 0 if t is f16 or self.caps.special_constants else self.f.variable(self.type(unsigned(t)), "bits", source)
             with self.f.prologue():
+                source = self.f.load(self.type(unsigned(t)), held) if held else source
                 known = self.constants[key] = self.f.value("FConvert" if t is f16 else "Bitcast", self.type(t), source)
         return known
 

@@ -16,9 +16,9 @@ from spirograd.base.profiles import PROFILES
 from spirograd.base.wording import did_you_mean
 from spirograd.llvmgen import amdgpu
 from spirograd.survey.drivers import DRIVERS
-from spirograd.survey.machine_code import AmdDevice, NvidiaDevice
-from spirograd.survey.metal import MetalDevice
-from spirograd.survey.profiles import ProfileDevice
+from spirograd.survey.machine_code import OfflineDevice, amd_compiler, nvidia_compiler
+from spirograd.survey.metal import metal_compiler
+from spirograd.survey.profiles import profile_compiler
 from spirograd.survey.results import Build
 from spirograd.survey.vulkan import VulkanDevice
 
@@ -58,10 +58,10 @@ def all_devices(root: Path = Path("/")) -> dict[str, SurveyDevice]:
     """Return the devices that are surveyed by default, by name. ``root``: the folder of the system that has the drivers."""
     devices: list[SurveyDevice] = [VulkanDevice("vulkan", "the Vulkan device of this machine", None, root)]
     devices += [VulkanDevice(driver.name, driver.device, driver, root) for driver in DRIVERS.values()]
-    devices += [AmdDevice(_LLVM + name, title, name) for name, title in _AMD.items()]
-    devices += [NvidiaDevice(_PTXAS + name, title, name) for name, title in _NVIDIA.items()]
-    devices.append(MetalDevice("metal", "Apple GPUs, through Metal"))
-    devices += [ProfileDevice(_PROFILE + name, profile.title, name) for name, profile in PROFILES.items()]
+    devices += [OfflineDevice(_LLVM + name, title, amd_compiler, name) for name, title in _AMD.items()]
+    devices += [OfflineDevice(_PTXAS + name, title, nvidia_compiler, name) for name, title in _NVIDIA.items()]
+    devices.append(OfflineDevice("metal", "Apple GPUs, through Metal", metal_compiler, "m1"))
+    devices += [OfflineDevice(_PROFILE + name, profile.title, profile_compiler, name) for name, profile in PROFILES.items()]
     return {device.name: device for device in devices}
 
 
@@ -83,8 +83,9 @@ def chosen_devices(names: Sequence[str], root: Path = Path("/")) -> list[SurveyD
 
 def _by_architecture(name: str) -> dict[str, SurveyDevice]:
     """Return the device of a name with an architecture, such as llvm-gfx1030 or ptxas-sm_86."""
-    if name.startswith(_LLVM) and name[len(_LLVM) :] in amdgpu.ARCHITECTURES:
-        return {name: AmdDevice(name, f"AMD {name[len(_LLVM) :]}", name[len(_LLVM) :])}
+    if (model := name.removeprefix(_LLVM)) in amdgpu.ARCHITECTURES and name.startswith(_LLVM):
+        return {name: OfflineDevice(name, f"AMD {model}", amd_compiler, model)}
     if re.fullmatch(rf"{_PTXAS}sm_\d{{2,3}}", name):
-        return {name: NvidiaDevice(name, f"NVIDIA {name[len(_PTXAS) :]}", name[len(_PTXAS) :])}
+        model = name.removeprefix(_PTXAS)
+        return {name: OfflineDevice(name, f"NVIDIA {model}", nvidia_compiler, model)}
     return {}

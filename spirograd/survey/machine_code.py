@@ -45,34 +45,35 @@ class OfflineCompiler:
 
 
 @dataclass(frozen=True, slots=True)
-class AmdDevice:
-    """An architecture of AMD's GPUs that LLVM compiles for: see `devices.SurveyDevice`."""
+class OfflineDevice:
+    """A device whose compiler needs no driver: see `devices.SurveyDevice`.
+
+    ``compiler``: returns the compiler for ``model``, an architecture or a profile. Raises SpirogradRuntimeError with what is missing.
+    """
 
     name: str
     title: str
-    architecture: str
+    compiler: Callable[[str], OfflineCompiler]
+    model: str
 
     def open(self) -> OfflineCompiler:
         """See `devices.SurveyDevice`."""
-        return OfflineCompiler(f"LLVM for {self.architecture}", amdgpu.capabilities(self.architecture), amd_builds)
+        return self.compiler(self.model)
 
 
-@dataclass(frozen=True, slots=True)
-class NvidiaDevice:
-    """An architecture of NVIDIA's GPUs that ptxas compiles for: see `devices.SurveyDevice`."""
+def amd_compiler(architecture: str) -> OfflineCompiler:
+    """Return LLVM for an architecture of AMD's GPUs."""
+    return OfflineCompiler(f"LLVM for {architecture}", amdgpu.capabilities(architecture), amd_builds)
 
-    name: str
-    title: str
-    architecture: str
 
-    def open(self) -> OfflineCompiler:
-        """See `devices.SurveyDevice`. Raises SpirogradRuntimeError if there is no ptxas."""
-        program = shutil.which(_PTXAS)
-        if program is None:
-            raise SpirogradRuntimeError(f"there is no program `{_PTXAS}` on the path: install NVIDIA's CUDA toolkit")
-        version = re.search(r"release ([\d.]+)", _output([program, "--version"]))
-        reads = lambda kernel, seconds: nvidia_builds(kernel, program, self.architecture)  # noqa: E731
-        return OfflineCompiler(f"ptxas {version[1] if version else ''}".strip(), ptx.capabilities(self.architecture), reads)
+def nvidia_compiler(architecture: str) -> OfflineCompiler:
+    """Return ptxas for an architecture of NVIDIA's GPUs. Raises SpirogradRuntimeError if there is none."""
+    program = shutil.which(_PTXAS)
+    if program is None:
+        raise SpirogradRuntimeError(f"there is no program `{_PTXAS}` on the path: install NVIDIA's CUDA toolkit")
+    version = re.search(r"release ([\d.]+)", _output([program, "--version"]))
+    reads = lambda kernel, seconds: nvidia_builds(kernel, program, architecture)  # noqa: E731
+    return OfflineCompiler(f"ptxas {version[1] if version else ''}".strip(), ptx.capabilities(architecture), reads)
 
 
 def amd_builds(kernel: CompiledKernel, seconds: float) -> list[Build]:

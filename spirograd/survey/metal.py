@@ -7,29 +7,20 @@ import time
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.records import dataclass, replace
+from spirograd.base.records import replace
 from spirograd.report.shaders import TRANSLATOR, metal
 from spirograd.survey.machine_code import OfflineCompiler
 from spirograd.survey.profiles import profile_capabilities
 from spirograd.survey.results import COMPILES, FAILED, Build
 
-PROFILE = "m1"
 
-
-@dataclass(frozen=True, slots=True)
-class MetalDevice:
-    """An Apple GPU: see `devices.SurveyDevice`."""
-
-    name: str
-    title: str
-
-    def open(self) -> OfflineCompiler:
-        """See `devices.SurveyDevice`. Raises SpirogradRuntimeError if there is no SPIRV-Cross."""
-        if shutil.which(TRANSLATOR) is None:
-            raise SpirogradRuntimeError(f"there is no program `{TRANSLATOR}` on the path: install SPIRV-Cross (package spirv-cross)")
-        # Older versions of SPIRV-Cross translate atomic additions of floats to a function that Metal lacks: they are lowered.
-        caps = replace(profile_capabilities(PROFILE, "wgpu"), atomic_f32_add=False)
-        return OfflineCompiler("translated by SPIRV-Cross, not compiled", caps, metal_builds)
+def metal_compiler(profile: str) -> OfflineCompiler:
+    """Return SPIRV-Cross for an Apple GPU with a profile of `PROFILES`. Raises SpirogradRuntimeError if there is none."""
+    if shutil.which(TRANSLATOR) is None:
+        raise SpirogradRuntimeError(f"there is no program `{TRANSLATOR}` on the path: install SPIRV-Cross (package spirv-cross)")
+    # Older versions of SPIRV-Cross translate atomic additions of floats to a function that Metal lacks: they are lowered.
+    caps = replace(profile_capabilities(profile, "wgpu"), atomic_f32_add=False)
+    return OfflineCompiler("translated by SPIRV-Cross, not compiled", caps, metal_builds)
 
 
 def metal_builds(kernel: CompiledKernel, _: float) -> list[Build]:

@@ -5,23 +5,15 @@ from __future__ import annotations
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.profiles import PROFILES
-from spirograd.base.records import dataclass, replace
+from spirograd.base.records import replace
 from spirograd.survey.machine_code import OfflineCompiler
 from spirograd.survey.results import Build
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileDevice:
-    """A profile of `PROFILES` on the first target that it describes: see `devices.SurveyDevice`."""
-
-    name: str
-    title: str
-    profile: str
-
-    def open(self) -> OfflineCompiler:
-        """See `devices.SurveyDevice`."""
-        target = next(iter(PROFILES[self.profile].devices))
-        return OfflineCompiler(f"SPIR-V for {target}, not compiled", profile_capabilities(self.profile, target), profile_builds)
+def profile_compiler(profile: str) -> OfflineCompiler:
+    """Return spirograd itself, for a profile of `PROFILES` on the first target that it describes."""
+    target = next(iter(PROFILES[profile].devices))
+    return OfflineCompiler(f"SPIR-V for {target}, not compiled", profile_capabilities(profile, target), profile_builds)
 
 
 def profile_capabilities(profile: str, target: str) -> Capabilities:

@@ -85,6 +85,10 @@ def _lacking_narrow_types(kernel: Kernel, ctx: PassContext) -> bool:
     return not (caps.int8 and caps.int16 and caps.float16 and caps.storage8 and caps.storage16)
 
 
+def _lacking_int64(kernel: Kernel, ctx: PassContext) -> bool:
+    return ctx.caps.computes_int64 and not ctx.caps.int64
+
+
 _DIVISIONS = (ops.idiv, ops.irem)
 
 # In the order of the pipeline.
@@ -99,6 +103,7 @@ check_bounds = Conditional("checks.check_bounds", lambda kernel, ctx: ctx.option
 keep_tile_entries = Conditional("tasks.keep_tile_entries", _having(ops.tile_entries))
 assume_disjoint = Conditional("tasks.disjoint_arrays", _having(ops.atomic), "assume_disjoint")
 gather = Conditional("tasks.gather", _having(ops.atomic))
+separate_arrays = Conditional("tasks.separate_arrays", _having_invocations)
 demote_atomics = Conditional("tasks.demote_atomics", _having(ops.atomic))
 late_stores = Conditional("tasks.late_stores", _having_invocations)
 carry_elements = Conditional("tasks.carry_elements", _having(ops.for_, ops.while_))
@@ -118,6 +123,7 @@ lower_tasks = Conditional("lowering.lower_tasks", _having_invocations)
 lower_remainder = Conditional("lowering.lower_remainder", lambda kernel, ctx: ctx.caps.target.shader_arithmetic)
 lower_atomics = Conditional("lowering.lower_atomics", _having(ops.atomic, ops.cas))
 widen_narrow_types = Conditional("lowering.widen_narrow_types", _lacking_narrow_types)
+split_int64 = Conditional("lowering.split_int64", _lacking_int64)
 carry_vectors = Conditional("lowering.carry_vectors", _having(ops.vec))
 add_uncontended = Conditional("loops.add_uncontended", _having(ops.atomic))
 split_rows = Conditional("loops.split_rows", _having(*_DIVISIONS))

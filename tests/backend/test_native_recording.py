@@ -258,7 +258,7 @@ def test_errors_of_the_driver(function, code):
     at = getattr(call_words, function) // 8
     good, failing = stream.words[at], _failing(code)
     stream.words[at] = ctypes.cast(failing, ctypes.c_void_p).value or 0
-    affine(a, 1.0, 1.0)
+    affine(a, 1.0, 2.0)  # Other arguments than before, so that it is recorded.
     expected = "DEVICE_LOST" if code == -4 else "OUT_OF_HOST_MEMORY"
     with pytest.raises(sg.SpirogradRuntimeError, match=expected):
         sg.sync()
@@ -268,7 +268,7 @@ def test_errors_of_the_driver(function, code):
             affine(a, 1.0, 1.0)
     else:
         affine(a, 1.0, 1.0)
-        np.testing.assert_array_equal(a.to_numpy(), np.full(64, native_calls._PATIENCE + 3))
+        np.testing.assert_array_equal(a.to_numpy(), np.full(64, native_calls._PATIENCE + 4))
     sg.init(arch=sg.cfg.arch)
 
 
@@ -281,16 +281,77 @@ def test_a_command_buffer_that_is_not_begun_ahead():
     stream = context.session().device._own
     failing = _failing(-1)
     good, stream.words[call_words.BEGIN // 8] = stream.words[call_words.BEGIN // 8], ctypes.cast(failing, ctypes.c_void_p).value or 0
-    for _ in range(3):
-        affine(a, 1.0, 1.0)
+    for k in range(3):
+        affine(a, 1.0, float(k))
         sg.sync()
     assert not stream.words[call_words.READY // 8]
     stream.words[call_words.BEGIN // 8] = good
-    for _ in range(3):
-        affine(a, 1.0, 1.0)
+    for k in range(3):
+        affine(a, 1.0, float(k))
         sg.sync()
     assert stream.words[call_words.READY // 8]
     np.testing.assert_array_equal(a.to_numpy(), np.full(64, native_calls._PATIENCE + 7))
+
+
+def test_equal_launches_are_submitted_again():
+    """Of random series of few launches, many are equal to one of the last series. Fills are recorded by Python, so they end a log."""
+    a, b = sg.ndarray(sg.f32, 64), sg.ndarray(sg.f32, 64)
+    for _ in range(native_calls._PATIENCE + 1):
+        affine(a, 1.0, 0.0)
+        shift(a, b)
+        several(b, a, 8)
+    a.fill(0.0)
+    b.fill(0.0)
+    sg.sync()
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    rng, stream, again = np.random.default_rng(3), context.session().device._own, 0
+    for _ in range(400):
+        for way in rng.choice(4, rng.integers(1, 4), p=[0.5, 0.3, 0.18, 0.02]):
+            if way == 0:
+                affine(a, 0.5, 1.0)
+                x = x * np.float32(0.5) + 1
+            elif way == 1:
+                shift(a, b)
+                y = np.roll(x, -1)
+            elif way == 2:
+                several(b, a, 8)
+                y = y + 1
+                x = np.concatenate([y[:8] * np.float32(0.5), x[8:]])
+                y = y + x
+            else:
+                b.fill(0.0)
+                y = np.zeros(64, np.float32)
+        before = stream._current
+        sg.sync()
+        again += stream._current == before
+    np.testing.assert_array_equal(a.to_numpy(), x)
+    np.testing.assert_array_equal(b.to_numpy(), y)
+    assert 100 < again < 400
+
+
+def test_command_buffers_of_deleted_kernels_are_forgotten():
+    """The driver may give a new pipeline the handle of one that a command buffer refers to, and Python the words of a launch."""
+    stream = context.session().device._own
+    logs = [slot.at + call_words.SLOT_LOGGED // 8 for slot in stream.slots]
+
+    def some(factor: int) -> None:
+        @sg.kernel
+        def add(a: A1, s: sg.f32):
+            for i in a:
+                a[i] += s * factor
+
+        a = sg.ndarray(sg.f32, 64)
+        for _ in range(native_calls._PATIENCE + 3):
+            add(a, 1.0)
+            sg.sync()
+        np.testing.assert_array_equal(a.to_numpy(), np.full(64, (native_calls._PATIENCE + 3) * factor))
+
+    for factor in range(1, 4):
+        some(factor)
+        assert any(stream.words[log] for log in logs)
+        gc.collect()
+        sg.sync()
+        assert not any(stream.words[log] for log in logs)
 
 
 def _failing(code: int) -> Callable[[int], int]:

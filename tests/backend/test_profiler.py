@@ -148,11 +148,14 @@ def test_a_trace_of_a_program(arch, tmp_path):
         square.grad()
         x.from_numpy(x.to_numpy())
     found = Trace(tmp_path / "trace.json")
-    by_category = {c: [e for e in found.slices if e["cat"] == c] for c in ("task", "launch", "compile", "pass", "transfer", "scope")}
+    categories = ("task", "launch", "compile", "pass", "llvm", "transfer", "scope")
+    by_category = {c: [e for e in found.slices if e["cat"] == c] for c in categories}
     names = [e["args"]["kernel"] for e in by_category["task"]]
     assert names.count("double") == names.count("square") == 3 and "square_grad" in names
     assert {"compile double", "trace double", "differentiate square"} <= {e["name"] for e in by_category["compile"]}
     assert "drop_stop_grad" in {e["name"] for e in by_category["pass"]}
+    if arch in ("cpu", "cuda", "hip"):
+        assert {"parse", "emit machine code"} <= {e["name"] for e in by_category["llvm"]}
     assert any(e["name"] == "upload" and e["args"]["bytes"] == 4 * N for e in by_category["transfer"])
     (steps,) = by_category["scope"]
     inside = [e for e in by_category["launch"] if steps["ts"] <= e["ts"] <= steps["ts"] + steps["dur"]]

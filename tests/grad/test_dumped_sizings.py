@@ -72,7 +72,7 @@ def test_files(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert bool(tasks) == (arch in PARTS)
         wanted = {"kernel.ir", "offload.ir", "tasks.txt", "device.ir", *WHOLE.get(arch, ())}
         wanted |= {f"{t}.{p}" for t in tasks for p in PARTS[arch]}
-        assert set(files) == wanted
+        assert set(files) - {"kernel.usage"} == wanted  # which NVIDIA's driver tells, and lavapipe does not
         assert all(path.stat().st_size > 0 for path in files.values())
         assert ("%sizes" in files["kernel.ir"].read_text()) == (arch in PARTS)
     # The kernel that counts what depends on adstacks places these, and so does the gradient.

@@ -11,6 +11,7 @@ import pytest
 import spirograd as sg
 from spirograd.ad.launch_sequences import Repeats
 from spirograd.ad.sequence_replay import SequenceReplay
+from spirograd.lang import context
 
 N, T = 12, 5
 
@@ -93,6 +94,10 @@ class Program:
                 self.y[args[0]] = 0.75
             elif name == "read":
                 self.z[0] = self.z[args[0]] * 2.0
+            elif name == "look":
+                self.seen = self.z[args[0]]
+            elif name == "put":
+                self.z[0] = self.seen * 2.0
             elif name == "hand out":
                 self.y.to_numpy(copy=False)[args[0]] = 0.5
             else:
@@ -160,7 +165,11 @@ def _apply(m, name, args):
         def reverse(g):
             g["y"] += 2 * old * g["z"]
             g["z"] = np.zeros(N)
-    elif name == "read":
+    elif name == "look":
+
+        def reverse(g):
+            pass
+    elif name in ("read", "put"):
         z[0] = 2 * z[t]
 
         def reverse(g):
@@ -201,6 +210,60 @@ def test_floats_may_differ(session, followed):
     for seed in range(6):
         _check(program, [("multiply", (0,)), *[("advance", (t, 0.8 + 0.02 * seed)) for t in range(T)]], seed)
     assert followed["missed"] == 0
+
+
+def test_reads_of_numbers(session, followed):
+    """Python may read numbers wherever it likes. One that it writes later has a gradient, as in any other tape."""
+    program = Program()
+    looks = [step for k, step in enumerate(STEPS[:7]) for step in (step, ("look", (k % 3 + 1,)))]
+    for seed in range(5):
+        _check(program, looks if seed % 2 else [*STEPS[:7], ("look", (0,))], seed)
+    assert followed["missed"] == 0
+    if session.native is not None and session.native.on_host:
+        assert followed["launches"] == 3 * 8
+    _check(program, [*STEPS[:3], ("look", (4,)), *STEPS[3:6], ("put", (4,)), STEPS[6]], 6)
+    for seed in range(2):
+        _check(program, looks, seed)
+
+
+def test_kernels_that_can_fail(session, followed, capsys):
+    """Reports come at once, and a launch that fails is recorded like others."""
+    sg.init(arch=sg.cfg.arch, debug=True)
+    x, y, loss = (sg.field(sg.f32, shape, needs_grad=True) for shape in (N, N, ()))
+
+    @sg.kernel
+    def scale(k: sg.i32, by: sg.f32):
+        for i in x:
+            assert by < 8.0, "by is too large"
+            y[i] = x[(i + k) % N] * by
+        print("scaled", by)
+
+    @sg.kernel
+    def measure():
+        for i in y:
+            loss[None] += y[i] * y[i]
+
+    values = np.linspace(0.1, 0.9, N, dtype=np.float32)
+    factors = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.0, 1.0, 2.0, 3.0]
+    for factor in factors:
+        x.from_numpy(values)
+        used = factor
+        with sg.ad.Tape(loss):
+            try:
+                scale(1, factor)
+                sg.sync()
+            except sg.SpirogradAssertionError as error:
+                assert "by is too large" in str(error)
+                used = 0.5
+                scale(1, used)
+            measure()
+        assert used == (factor if factor < 8 else 0.5)
+        np.testing.assert_allclose(x.grad.to_numpy(), 2 * values * used * used, rtol=1e-5)
+    printed = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert [value for value in printed if value != 9.0] == [factor if factor < 8 else 0.5 for factor in factors]
+    native = context.session().native
+    if native is not None and native.on_host:
+        assert followed["launches"] >= 4
 
 
 _DIFFERENCES = {

@@ -28,9 +28,9 @@ def test_the_page_counts_cases_by_outcome_and_reason() -> None:
         atomic_add_i64=("refused", "atomic add on `out` (i64) needs 64-bit atomics, which this device (target vulkan) lacks"),
     )
     ran = record("swiftshader@host", "vulkan", add_sub_mul_f64=("refused", "needs f64"), steps=("failed", "x | y is 3, not 4"))
-    compiled.random, compiled.refusals = {"ok": 5, "refused": 4}, {"64-bit floats": 4}
+    compiled.random, compiled.refusals, compiled.programs, compiled.seed = {"ok": 5, "refused": 4}, {"64-bit floats": 4}, 7, 2
     text = page.text([compiled, ran])
-    assert f"| turnip-a750@sid | a driver 1.0 | compiles | {len(CASES) - 2} | 2 | 0 | 5 ok, 4 refused | 2026-11-29 |" in text
+    assert f"| turnip-a750@sid | a driver 1.0 | compiles | {len(CASES) - 2} | 2 | 0 | 7 from seed 2: 5 ok, 4 refused | 2026-11-29 |" in text
     assert f"| swiftshader@host, vulkan | a driver 1.0 | executes | {len(CASES) - 2} | 1 | 1 | - | 2026-11-29 |" in text
     assert (
         "| setup | 64-bit floats | 64-bit atomics |\n|---|---|---|\n| turnip-a750@sid | 1 | 1 |\n| swiftshader@host, vulkan | 1 |  |"

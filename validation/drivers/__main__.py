@@ -45,12 +45,13 @@ def _options(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", metavar="PATTERN", help="cases of the corpus whose name fits; by default all")
     parser.add_argument("--programs", type=int, default=100, help="random programs for drivers that only compile (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=2.0, help="random programs on drivers that execute (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, help="of the first random program; by default any")
+    parser.add_argument("--seed", type=int, default=None, help="of the first random program of each kind; by default any")
     parser.add_argument("--page", type=Path, nargs="?", const=_PAGE, metavar="FILE", help="write the page from these and earlier results")
     options = parser.parse_args(given)
     names = list(SETUPS) if options.only is None else [n for pattern in options.only for n in fnmatch.filter(SETUPS, pattern)]
     if not names:
         parser.error(f"no setup fits; there are {', '.join(SETUPS)}")
+    options.seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     options.setups = [SETUPS[name] for name in dict.fromkeys(names)]
     return options
 
@@ -93,7 +94,7 @@ def _under(setups: Sequence[Setup], command: list[str]) -> int:
     for setup in setups:
         if why_not := setup.why_not():
             sys.exit(f"ci/drivers: {setup.name}: {why_not}")
-        python, variables = setup.system.python(setup.driver)
+        python, variables = setup.python()
         status = subprocess.run([*python, *command[1:]], cwd=ROOT, env=variables, check=False).returncode or status
     return status
 
@@ -110,12 +111,11 @@ def _run(options: argparse.Namespace) -> int:
     corpus: list[Named] = []
     programs: list[Named] = []
     if any(setup.driver is not None and not setup.archs for setup in usable):
-        seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-        corpus, programs = corpus_sources(cases), list(random_sources(options.programs, seed))
+        corpus, programs = corpus_sources(cases), list(random_sources(options.programs, options.seed))
     for setup in usable:
         record = Record(setup.name, "", f"{datetime.date.today()}", commit())
         try:
-            _fill(setup, record, cases, corpus, programs, options.minutes)
+            _fill(setup, record, cases, corpus, programs, options)
         except Unavailable as error:
             print(f"{setup.name}: {error}")
             status = 1
@@ -127,12 +127,13 @@ def _run(options: argparse.Namespace) -> int:
     return status
 
 
-def _fill(setup: Setup, record: Record, cases: list[Case], corpus: list[Named], programs: list[Named], minutes: float) -> None:
+def _fill(setup: Setup, record: Record, cases: list[Case], corpus: list[Named], programs: list[Named], options: argparse.Namespace) -> None:
     if setup.archs:
-        run_all(setup, record, cases, minutes)
+        run_all(setup, record, cases, options.minutes, options.seed)
     elif setup.driver is None:
         translate_all(record, cases)
     else:
+        record.programs, record.seed = options.programs, options.seed
         compile_all(setup, record, corpus, programs)
 
 

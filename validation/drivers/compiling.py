@@ -43,7 +43,7 @@ def random_sources(count: int, seed: int) -> Iterator[Named]:
 
 
 def compile_all(setup: Setup, record: Record, corpus: Sequence[Named], random: Sequence[Named]) -> None:
-    """Compile everything by the driver of ``setup``. Raises Unavailable if it cannot be loaded."""
+    """Compile the corpus and the kernels of random programs by the driver of ``setup``. Raises Unavailable if it cannot be loaded."""
     named = [*corpus, *random]
     assert setup.driver is not None
     device = VulkanDevice(setup.name, setup.driver.device, setup.driver, setup.system.root)

@@ -24,9 +24,12 @@ print(f"{info.name}, {info.driver}")
 """
 
 
-def run_all(setup: Setup, record: Record, cases: Sequence[Case], minutes: float) -> None:
-    """Run the cases on each back end of ``setup``, and random programs for some minutes. Raises Unavailable if it cannot be loaded."""
-    command, variables = setup.system.python(setup.driver)
+def run_all(setup: Setup, record: Record, cases: Sequence[Case], minutes: float, seed: int) -> None:
+    """Run the cases on each back end of ``setup``, and random programs from ``seed`` on for some minutes.
+
+    Raises Unavailable if it cannot be loaded.
+    """
+    command, variables = setup.python()
     record.driver = _device(setup, command, variables)
     for arch in setup.archs:
         outcomes: dict[str, tuple[str, str]] = {}
@@ -39,6 +42,7 @@ def run_all(setup: Setup, record: Record, cases: Sequence[Case], minutes: float)
             run_cases(arch, cases[start : start + setup.batch], tell, command, variables, setup.patience)
         record.outcomes[arch] = {case.name: outcomes[case.name] for case in cases}
     if minutes:
+        record.seed = seed
         _fuzz(setup, record, minutes, command, variables)
 
 
@@ -60,7 +64,7 @@ def _device(setup: Setup, command: Sequence[str], variables: dict[str, str]) -> 
 def _fuzz(setup: Setup, record: Record, minutes: float, command: Sequence[str], variables: dict[str, str]) -> None:
     """Run random programs, and add how many passed and what is wrong to ``record``."""
     folder = OUT / setup.name / "fuzz"
-    options = [*_KINDS, "--minutes", str(minutes), "--on", *setup.archs, "--out", str(folder), "--keep"]
+    options = [*_KINDS, "--seed", str(record.seed), "--minutes", str(minutes), "--on", *setup.archs, "--out", str(folder), "--keep"]
     process = subprocess.run([*command, "-m", "tests.fuzz", *options], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     state = folder / "state.json"
     if not state.exists():
@@ -70,6 +74,7 @@ def _fuzz(setup: Setup, record: Record, minutes: float, command: Sequence[str], 
     for key, count in told["counts"].items():
         status = key.split()[-1]
         record.random[status] = record.random.get(status, 0) + count
+    record.programs = sum(record.random.values())
     record.faults += [f"{fault} ({count})" for fault, count in told["faults"].items()]
     if process.returncode < 0:
         record.faults.append(f"the process ended by signal {-process.returncode} in: {told['running']}")

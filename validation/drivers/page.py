@@ -37,7 +37,7 @@ def summary(record: Record) -> str:
     """Return what a terminal shows of a record."""
     lines = [f"{record.name}: {record.driver}"]
     lines += [f"  {arch}: {_written(record.counts(arch))}" for arch in record.outcomes]
-    lines += [f"  random programs: {_written(record.random)}"] if record.random else []
+    lines += [f"  random programs: {_random(record)}"] if record.random else []
     lines += [f"  {name}: {number:,}" for name, number in record.usage.items()]
     lines += [f"  FAILED {case} ({arch}): {why}" for arch, case, why in record.failures()]
     return "\n".join([*lines, *[f"  FAILED {fault}" for fault in record.faults]])
@@ -45,6 +45,12 @@ def summary(record: Record) -> str:
 
 def _written(counts: Counter[str] | dict[str, int]) -> str:
     return ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "-"
+
+
+def _random(record: Record) -> str:
+    if not record.programs:
+        return "-"
+    return f"{record.programs:,} from seed {record.seed}: {_written(record.random)}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -64,7 +70,7 @@ def _totals(found: Sequence[Record]) -> list[str]:
     for record, arch in _columns(found):
         counts = record.counts(arch)
         kind = "compiles" if arch == COMPILE else "executes"
-        random = _written(record.random) if arch == next(iter(record.outcomes)) else "the same"
+        random = _random(record) if arch == next(iter(record.outcomes)) else "the same"
         rows.append((_label(record, arch), record.driver, kind, counts[OK], counts["refused"], counts[FAILED], random, record.day))
     head = ("setup", "driver", "kind", "cases that pass", "refused", "failed", "random programs (compiles: kernels of them)", "day")
     return ["## Results\n", *_table(head, rows)]

@@ -25,7 +25,8 @@ class Record:
     """Results of the setup ``name``.
 
     ``outcomes``: for each back end and case, (status, reason); the back end of a driver that only compiles is "compile". ``random``: how
-    many random programs, or kernels of them, ended with each status; ``refusals``: how many were refused, by reason; ``faults``: what is
+    many random programs, or kernels of them, ended with each status; ``programs``: how many there were; ``seed``: that of the first program
+    of each kind; ``refusals``: how many were refused, by reason; ``faults``: what is
     wrong with the others. ``usage``: numbers of the machine
     code. ``seconds``: the time that the driver's compiler, or the programs took.
     """
@@ -36,6 +37,8 @@ class Record:
     commit: str
     outcomes: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     random: dict[str, int] = field(default_factory=dict)
+    programs: int = 0
+    seed: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from validation.rdna3.waves import LANES, M0, Waves
 
 Step = Callable[[Waves], None]
 _LANE = np.arange(LANES)
+_HALF = _LANE & 32  # The halves of waves of 64 lanes are apart for most of these instructions.
 
 
 def _waves(w: Waves) -> Array:
@@ -38,7 +39,7 @@ def _read_lane(ins: Instruction) -> Step:
 
     def step(w: Waves) -> None:
         value = np.broadcast_to(read(w), (len(w), LANES))
-        store(w, value[_waves(w), np.broadcast_to(lane(w) & np.uint32(31), (len(w),))])
+        store(w, value[_waves(w), np.broadcast_to(lane(w) & np.uint32(LANES - 1), (len(w),))])
 
     return step
 
@@ -49,7 +50,7 @@ def _write_lane(ins: Instruction) -> Step:
     register = ins.fields["vdst"]
 
     def step(w: Waves) -> None:
-        w.v[register][_waves(w), np.broadcast_to(lane(w) & np.uint32(31), (len(w),))] = value(w)
+        w.v[register][_waves(w), np.broadcast_to(lane(w) & np.uint32(LANES - 1), (len(w),))] = value(w)
 
     return step
 
@@ -67,7 +68,7 @@ def _permute_row(other_row: bool) -> Callable[[Instruction], Step]:
             place = _LANE & 15
             words = np.where(place[None, :] < 8, low(w)[:, None], high(w)[:, None])
             source = (words >> (4 * (place & 7)).astype(np.uint32)[None, :]) & np.uint32(15)
-            source = source + ((_LANE & 16) ^ (16 if other_row else 0)).astype(np.uint32)
+            source = source + ((_LANE & ~15) ^ (16 if other_row else 0)).astype(np.uint32)
             source = np.broadcast_to(source, (len(w), LANES)).astype(np.intp)
             value = np.take_along_axis(np.broadcast_to(read(w), (len(w), LANES)), source, axis=1)
             valid = np.take_along_axis(w.lanes, source, axis=1) | bool(inactive)
@@ -108,13 +109,24 @@ def _swap(ins: Instruction) -> Step:
     return step
 
 
+def _swap_halves(ins: Instruction) -> Step:
+    """Each lane reads the same lane of the other half of the wave; nothing happens in waves of 32 lanes."""
+    source, register = ins.fields["src0"] - 256, ins.fields["vdst"]
+
+    def step(w: Waves) -> None:
+        if LANES == 64:
+            w.write_vector(register, w.v[source][:, _LANE ^ 32])
+
+    return step
+
+
 def _bpermute(ins: Instruction) -> Step:
     """Each lane reads the lane whose number times 4 is in its address; 0 from inactive lanes."""
     address, data, register = (ins.fields[name] for name in ("addr", "data0", "vdst"))
     offset = ins.fields["offset0"] | ins.fields["offset1"] << 8
 
     def step(w: Waves) -> None:
-        source = (((w.v[address] + np.uint32(offset)) >> np.uint32(2)) & np.uint32(31)).astype(np.intp)
+        source = (((w.v[address] + np.uint32(offset)) >> np.uint32(2)) & np.uint32(31)).astype(np.intp) + _HALF
         value = np.take_along_axis(w.v[data], source, axis=1)
         w.write_vector(register, np.where(np.take_along_axis(w.lanes, source, axis=1), value, np.uint32(0)))
 
@@ -127,7 +139,7 @@ def _permute(ins: Instruction) -> Step:
     offset = ins.fields["offset0"] | ins.fields["offset1"] << 8
 
     def step(w: Waves) -> None:
-        target = ((w.v[address] + np.uint32(offset)) >> np.uint32(2)) & np.uint32(31)
+        target = (((w.v[address] + np.uint32(offset)) >> np.uint32(2)) & np.uint32(31)) + _HALF
         result = np.zeros((len(w), LANES), np.uint32)
         wave, lane = np.nonzero(w.lanes)
         result[wave, target[wave, lane]] = w.v[data][wave, lane]
@@ -145,7 +157,7 @@ def _swizzle(ins: Instruction) -> Step:
     if control & 0x8000:
         source = (_LANE & ~3) + (control >> 2 * (_LANE & 3) & 3)
     else:
-        source = ((_LANE & (control & 31)) | (control >> 5 & 31)) ^ (control >> 10 & 31)
+        source = (((_LANE & (control & 31)) | (control >> 5 & 31)) ^ (control >> 10 & 31)) + _HALF
 
     def step(w: Waves) -> None:
         w.write_vector(register, np.where(w.lanes[:, source], w.v[address][:, source], np.uint32(0)))
@@ -159,7 +171,7 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "V_WRITELANE_B32": _write_lane,
     "V_PERMLANE16_B32": _permute_row(other_row=False),
     "V_PERMLANEX16_B32": _permute_row(other_row=True),
-    "V_PERMLANE64_B32": lambda ins: lambda w: None,  # of wave64 only
+    "V_PERMLANE64_B32": _swap_halves,
     "V_SWAP_B32": _swap,
     "V_MOVRELS_B32": _relative(reads=True, writes=False),
     "V_MOVRELD_B32": _relative(reads=False, writes=True),

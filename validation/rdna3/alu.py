@@ -76,7 +76,7 @@ def scalar_step(ins: Instruction) -> Step:
     fields = dict(_SCALAR_FIELDS)
     if ins.format == "SOPK":
         fields["S0"] = "sdst"
-    widths = {register: types.get(field, _WORD).bits for register, field in fields.items()} | {"EXEC": 32, "SIMM16": 16, "SIMM32": 32}
+    widths = {register: types.get(field, _WORD).bits for register, field in fields.items()} | {"EXEC": LANES, "SIMM16": 16, "SIMM32": 32}
     if ins.name == "S_BITSET0_B64" or ins.name == "S_BITSET1_B64":
         widths["D0"] = 64
     function = function_of(ins, widths)
@@ -95,7 +95,7 @@ def _scalar_reader(ins: Instruction, name: str, fields: dict[str, str], types: d
     if name == "SCC":
         return lambda w: w.scc
     if name == "EXEC":
-        return operands.scalar(EXEC, 32)
+        return operands.scalar(EXEC, LANES)
     if name in ("SIMM16", "SIMM32"):
         value = ins.fields["simm16"] if name == "SIMM16" else ins.literal
         fixed = np.array([value], UNSIGNED[widths[name]])
@@ -112,7 +112,7 @@ def _scalar_writer(ins: Instruction, name: str, widths: dict[str, int]) -> Write
 
         return write_scc
     if name == "EXEC":
-        return operands.write_scalar(EXEC, 32)
+        return operands.write_scalar(EXEC, LANES)
     return operands.write_scalar(ins.fields["sdst"], widths[name])
 
 

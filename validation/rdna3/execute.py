@@ -30,10 +30,10 @@ _NOTHING = {
 _CONDITIONS: dict[str, Callable[[Waves], Array]] = {
     "S_CBRANCH_SCC0": lambda w: ~w.scc,
     "S_CBRANCH_SCC1": lambda w: w.scc,
-    "S_CBRANCH_VCCZ": lambda w: w.s[VCC] == 0,
-    "S_CBRANCH_VCCNZ": lambda w: w.s[VCC] != 0,
-    "S_CBRANCH_EXECZ": lambda w: w.s[EXEC] == 0,
-    "S_CBRANCH_EXECNZ": lambda w: w.s[EXEC] != 0,
+    "S_CBRANCH_VCCZ": lambda w: w.mask(VCC) == 0,
+    "S_CBRANCH_VCCNZ": lambda w: w.mask(VCC) != 0,
+    "S_CBRANCH_EXECZ": lambda w: w.mask(EXEC) == 0,
+    "S_CBRANCH_EXECNZ": lambda w: w.mask(EXEC) != 0,
 }
 _MODE = 1  # the hardware register with the modes of rounding and of subnormals
 

@@ -1,6 +1,6 @@
 """Operands of an instruction -> functions that read them from waves, or write them, as unsigned integers of the operand's size.
 
-Of vector instructions values have an element for each wave and lane (or 1 instead of 32 lanes, if all have the same); of scalar
+Of vector instructions values have an element for each wave and lane (or 1 instead of all lanes, if all have the same); of scalar
 instructions one for each wave.
 """
 
@@ -93,7 +93,7 @@ def lane_mask(code: int) -> Reader:
     """A truth value for each lane, from a scalar register or a constant."""
     if code == EXEC:
         return lambda w: w.lanes
-    read = scalar(code, 32)
+    read = scalar(code, LANES)
     return lambda w: unpack(np.broadcast_to(read(w), (len(w),)))
 
 
@@ -109,7 +109,7 @@ def write_scalar(code: int, bits: int) -> Writer:
             w.s[code + 1] = (value >> np.uint64(32)).astype(np.uint32)
         else:
             w.s[code] = value
-        if code in (EXEC, EXEC - 1):
+        if code in (EXEC - 1, EXEC, EXEC + 1):
             w.forget_lanes()
 
     return write
@@ -117,7 +117,7 @@ def write_scalar(code: int, bits: int) -> Writer:
 
 def write_mask(code: int, lanes: Reader | None = None) -> Writer:
     """Bits for the active lanes, or of those among them that are ``lanes``; 0 for the others."""
-    store = write_scalar(code, 32)
+    store = write_scalar(code, LANES)
 
     def write(w: Waves, value: Array) -> None:
         store(w, pack((w.lanes if lanes is None else lanes(w)) & value))

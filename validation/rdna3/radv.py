@@ -1,7 +1,7 @@
 """A device of target "vulkan" whose shaders AMD's Vulkan driver of Mesa, RADV, compiles for gfx1100, and the emulator runs.
 
-The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of 32 lanes, because the emulator has
-no others; by default it takes 64.
+The driver works in front of a null device, see `spirograd.survey.drivers`. It is asked for subgroups of the emulator's size, 32 lanes, or
+64, which it takes by default.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from validation.rdna3.arithmetic import Array
 
-LANES = 32
+# The lanes of a wave, 32 or 64: of all waves of a process.
+LANES = int(os.environ.get("RDNA3_WAVE", "32"))
+_MASK: Any = {32: np.uint32, 64: np.uint64}[LANES]
 VCC, NULL, M0, EXEC = 106, 124, 125, 126
 _SCALARS = 128
 # What registers hold before they are written: nothing that looks right by chance.
@@ -17,14 +20,14 @@ _UNDEFINED = 0xA5B6C7D8
 
 
 def unpack(masks: Array) -> Array:
-    """32-bit masks, one for each wave -> a truth value for each lane."""
-    flat = np.ascontiguousarray(masks).view(np.uint8).reshape(len(masks), 4)
+    """Masks with a bit for each lane, one for each wave -> a truth value for each lane."""
+    flat = np.ascontiguousarray(masks).view(np.uint8).reshape(len(masks), LANES // 8)
     return np.unpackbits(flat, axis=1, bitorder="little").view(np.bool_)
 
 
 def pack(lanes: Array) -> Array:
     """The opposite of `unpack`."""
-    return np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)[:, 0]
+    return np.packbits(lanes, axis=1, bitorder="little").view(_MASK)[:, 0]
 
 
 class Waves:
@@ -54,11 +57,17 @@ class Waves:
 
     # --- lanes ---
 
+    def mask(self, register: int) -> Array:
+        """The masks in a scalar register; of waves of 64 lanes, in it and the next."""
+        if LANES == 32:
+            return self.s[register]
+        return self.s[register].astype(np.uint64) | (self.s[register + 1].astype(np.uint64) << np.uint64(32))
+
     @property
     def lanes(self) -> Array:
         """Which lanes are active."""
         if self._lanes is None:
-            self._lanes = unpack(self.s[EXEC])
+            self._lanes = unpack(self.mask(EXEC))
             self._all = bool(self._lanes.all())
         return self._lanes
 
@@ -67,7 +76,9 @@ class Waves:
         return self._all if self._lanes is not None else bool(self.lanes.all())
 
     def set_exec(self, masks: Array) -> None:
-        self.s[EXEC] = masks
+        self.s[EXEC] = masks.astype(np.uint32)
+        if LANES == 64:
+            self.s[EXEC + 1] = (masks >> np.uint64(32)).astype(np.uint32)
         self._lanes = None
 
     def forget_lanes(self) -> None:

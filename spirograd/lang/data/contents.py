@@ -78,7 +78,12 @@ class Contents(Exported):
         """
         if not isinstance(other, Contents):
             raise SpirogradTypeError(f"`copy_from` takes {self._kind}, not {scalar.describe(other)}")
-        if other.shape != self.shape or other.element_shape != self.element_shape:
+        if other.element_shape != self.element_shape:
+            ours, theirs = elements_text(self.element_shape), elements_text(other.element_shape)
+            raise SpirogradValueError(
+                f"{self._subject()} of {ours} cannot copy from one of {theirs}: the elements must have the same shape"
+            )
+        if other.shape != self.shape:
             shapes = f"of shape {self.shape} cannot copy from one of shape {other.shape}"
             raise SpirogradValueError(f"{self._subject()} {shapes}: the shapes must be equal")
         if self.sparse_path is not None or other.sparse_path is not None:
@@ -129,6 +134,15 @@ class Contents(Exported):
         )
         if not moved:
             self.from_numpy(numpy_transfer.from_torch(tensor))
+
+
+def elements_text(element_shape: tuple[int, ...]) -> str:
+    """Return what elements of a shape are called: numbers, vectors of 3, 2 x 3 matrices."""
+    if not element_shape:
+        return "numbers"
+    if len(element_shape) == 1:
+        return f"vectors of {element_shape[0]}"
+    return f"{' x '.join(map(str, element_shape))} matrices"
 
 
 def _converted(array: Array, dtype: DType | DTypeLike | None) -> Array:

@@ -14,6 +14,7 @@ from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType, u8
 from spirograd.base.records import dataclass
 from spirograd.lang.data.dlpack import NumpyMemory
+from spirograd.lang.data.overlapping import have_common_memory
 from spirograd.lang.data.views import Block, HostView
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class DeviceArray:
     """An array on a device: ``shape``, ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
 
     ``stream``: the handle of the driver's stream with the work on the array, None if no work is pending. ``writable``: whether kernels may
-    write to it.
+    write to it. ``metal_buffer``: the `id<MTLBuffer>` that holds the array, in which ``address`` is an offset; 0 for memory with addresses.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +44,7 @@ class DeviceArray:
     contiguous: bool
     stream: int | None
     writable: bool
+    metal_buffer: int = 0
 
 
 def is_torch(value: object) -> TypeGuard[torch.Tensor]:
@@ -59,15 +61,16 @@ def _has_tensors(cls: type) -> bool:
 
 
 def device_array(value: object) -> DeviceArray | None:
-    """Return the description of an array in memory of a CUDA device: a torch tensor, or one with the CUDA array interface (CuPy, JAX,
-    Numba).
+    """Return the description of an array in memory of a GPU: a torch tensor on CUDA, HIP or Metal, or one with the CUDA array interface
+    (CuPy, JAX, Numba).
 
     Returns None for other values.
     """
     if isinstance(value, np.ndarray):
         return None
     if is_torch(value):
-        return _of_torch(value) if value.device.type == "cuda" else None
+        describe = _OF_TORCH.get(value.device.type)
+        return None if describe is None else describe(value)
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is None:
         return None
@@ -98,6 +101,23 @@ def _of_torch(tensor: torch.Tensor) -> DeviceArray:
     stream = current_torch_stream(tensor.device.index)
     nbytes = tensor.numel() * tensor.element_size()
     return DeviceArray(tuple(tensor.shape), tensor.data_ptr(), nbytes, tensor.is_contiguous(), stream, True)
+
+
+def _of_torch_on_metal(tensor: torch.Tensor) -> DeviceArray:
+    """Describe a tensor whose storage has an `id<MTLBuffer>` in place of an address, as torch's allocator for Metal makes it. Adding an
+    offset to that, as `Tensor.data_ptr` does, gives nothing of use."""
+    size = tensor.element_size()
+    metal_buffer, offset = tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()) * size
+    return DeviceArray(tuple(tensor.shape), offset, tensor.numel() * size, tensor.is_contiguous(), None, True, metal_buffer)
+
+
+_OF_TORCH = {"cuda": _of_torch, "mps": _of_torch_on_metal}  # By the type of the device.
+
+
+def have_common_device_memory(a: object, b: object) -> bool:
+    """Return whether two arrays that `device_array` knows have elements at the same place."""
+    buffers = [value.untyped_storage().data_ptr() for value in (a, b) if is_torch(value) and value.device.type == "mps"]
+    return len(set(buffers)) < 2 and have_common_memory(unread(a), unread(b))
 
 
 def current_torch_stream(ordinal: int) -> int | None:

@@ -17,7 +17,7 @@ from spirograd.base.wording import counted
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
-from spirograd.lang.data.contents import Contents
+from spirograd.lang.data.contents import Contents, elements_text
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.nodes import SNode
@@ -106,7 +106,8 @@ class MatrixField(ScalarField):
         return len(self.element_shape)
 
     def __repr__(self) -> str:
-        return f"<field `{self.name}` of {'x'.join(map(str, self.element_shape))} {self.dtype}{self._without_memory}>"
+        self.take_name()
+        return f"<field `{self.name}` {self._shape_text}of {elements_text(self.element_shape)} of {self.dtype}{self._without_memory}>"
 
     def get_scalar_field(self, *indices: int) -> ComponentField:
         """Return one component of every element, as a scalar field over the same memory."""

@@ -13,7 +13,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
 from spirograd.lang.data import elements, numpy_transfer, shadows, slices
-from spirograd.lang.data.contents import Contents
+from spirograd.lang.data.contents import Contents, elements_text
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import BuildElement
@@ -169,8 +169,8 @@ class Ndarray(Contents, HostScope):
                 self._forget_launches()
 
     def __repr__(self) -> str:
-        element = f" of {'x'.join(map(str, self.element_shape))}" if self.element_shape else ""
-        return f"<ndarray {self.shape}{element} {self.dtype}>"
+        elements = f"{elements_text(self.element_shape)} of " if self.element_shape else ""
+        return f"<ndarray {self.shape} of {elements}{self.dtype}>"
 
     def __sg_describe__(self) -> str:
         return f"an ndarray of {self.dtype}"

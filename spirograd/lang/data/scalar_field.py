@@ -50,8 +50,8 @@ _REMEDIES = {
     "grad_dual": "declare the field with `needs_dual=True`, or call `sg.root.lazy_dual()`",
 }
 S = TypeVar("S", bound="ScalarField")
-# A line that assigns to one name or attribute, whose last part is the group.
-_ASSIGNED = re.compile(r"\s*(?:\w+\.)*([^\W\d]\w*)\s*(?::[^=]*)?=[^=]")
+# A line that is one statement, and assigns to one name or attribute, whose last part is the group.
+_ASSIGNED = re.compile(r"(?!.*;)\s*(?:\w+\.)*([^\W\d]\w*)\s*(?::[^=]*)?=[^=]")
 # Makes a vector or matrix of its entries and shape; the last argument writes an entry back.
 BuildElement = Callable[[Sequence[Scalar], tuple[int, ...], Callable[[int, object], None]], "Matrix"]
 
@@ -248,7 +248,12 @@ class ScalarField(Contents, Field):
             primal.suggest_name(match[1])
 
     def __repr__(self) -> str:
-        return f"<field `{self.name}` of {self.dtype}{self._without_memory}>"
+        self.take_name()
+        return f"<field `{self.name}` {self._shape_text}of {self.dtype}{self._without_memory}>"
+
+    @property
+    def _shape_text(self) -> str:
+        return f"{self.shape} " if self.placed else ""
 
     @property
     def _without_memory(self) -> str:
@@ -517,6 +522,7 @@ class ScalarField(Contents, Field):
         numpy_transfer.fill(self.tree.allocation, self.view, self._initial)
 
     def _subject(self) -> str:
+        self.take_name()
         return f"field `{self.name}`"
 
     def _filling(self, value: object) -> Number | Array:

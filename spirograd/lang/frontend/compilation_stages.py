@@ -30,10 +30,11 @@ class Staged:
     def ir(self, stage: str = "kernel") -> str:
         """Return the IR: ``stage`` is "kernel" (from the front end), "offload" (tasks), "device" (lowered), or "loops" (planned for the
         CPU)."""
-        stages, name = self._stages(generate=False), f"{stage}.ir"
-        if name not in stages:
-            raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
-        return str(stages[name])
+        stages, name = self._stages(generate=False), stage.removesuffix(".ir")
+        if f"{name}.ir" not in stages:
+            known = [file.removesuffix(".ir") for file in stages if file.endswith(".ir")]
+            raise SpirogradRuntimeError(f"there is no IR {name!r}; there is that of the stages {', '.join(map(repr, known))}")
+        return str(stages[f"{name}.ir"])
 
     def spirv(self) -> dict[str, bytes]:
         """Return the SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""

@@ -86,7 +86,8 @@ def _begin_call(t: Tracer, func: Func) -> None:
         raise SpirogradSyntaxError(
             f"`{func.function.__name__}` calls itself: {MAX_DEPTH} calls deep while inlining",
             t.b.loc,
-            "recursion needs an end that is known while compiling",
+            "a function with `@sg.func` is inlined, so its recursion needs an end that is known while compiling; one with `@sg.real_func` "
+            "is called at run time, and may call itself",
         )
 
 

@@ -339,7 +339,9 @@ class Kernel(Staged, NearNames):
         traced = self.trace(session, args, call.new_reads)
         from spirograd.lang.frontend import trace_storing  # A process whose traces are in the cache stores none.
 
-        return traced, trace_storing.PrepareAndStore(session, trace_storing.entry_of(call, traced))
+        with span(f"describe the trace of {self.function.__name__}", "cache"):
+            entry = trace_storing.entry_of(call, traced)
+        return traced, trace_storing.PrepareAndStore(session, entry)
 
     def traced_part(self) -> str | None:
         """Return the statements that are traced, as text, if they are a part of the function; None for a kernel that is not what its source

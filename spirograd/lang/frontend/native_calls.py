@@ -94,9 +94,9 @@ class NativeCalls:
         self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
 
     @property
-    def afterwards(self) -> int:
-        """The number of steps after the launch that was recorded last."""
-        return self._records[0].prepared.afterwards
+    def ticks(self) -> int:
+        """The number of ticks that the launch which was recorded last takes for its writes."""
+        return self._records[0].prepared.ticks
 
     def forget(self, prepared: object = None) -> None:
         """Drop a record, or all of them."""

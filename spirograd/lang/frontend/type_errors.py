@@ -39,7 +39,8 @@ def python_call(callee: object) -> SpirogradTypeError:
         hint = "print values as they are, or an f-string"
     elif getattr(callee, "__module__", "") in ("math", "numpy") or type(callee).__module__.startswith("numpy"):
         known = getattr(arithmetic, name, None) is not None
-        hint = f"use `sg.{name}`" if known else "use what `sg` and `sg.math` have"
+        absent = f"neither `sg` nor `sg.math` has `{name}`: write it as a function with `@sg.func`"
+        hint = f"use `sg.{name}`" if known else absent
     elif isinstance(callee, type):
         hint = "kernels have structs: `sg.types.struct`, `@sg.dataclass`"
     else:

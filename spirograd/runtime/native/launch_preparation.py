@@ -37,14 +37,14 @@ _NOWHERE = MOST_BLOCK_BYTES - 8
 class Prepared:
     """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
 
-    ``about``: equal for records of the same calls. ``afterwards``: the number of steps after the launch.
+    ``about``: equal for records of the same calls. ``ticks``: the number of ticks that a launch takes for its writes.
     """
 
     number: int
     record: bytes
     objects: tuple[object, ...]
     about: tuple[object, ...]
-    afterwards: int
+    ticks: int
 
 
 class LaunchSteps:
@@ -69,7 +69,7 @@ class LaunchSteps:
         self._record = record
         self._host_arrays = host_arrays
         self._compared = compared
-        self._same_arrays = False
+        self._same_arrays = len(compared) > MOST_SPANS
         self._scalars_kept: set[int] = set()
         self._extents_kept: set[tuple[int, int]] = set()
         self._kernel = kernel
@@ -88,7 +88,7 @@ class LaunchSteps:
                 self._scalars[slot.index] = slot
             elif slot.kind in ("array", "shape"):
                 self._arrays.setdefault(slot.index, []).append(slot)
-        if len(block) > _NOWHERE or len(compared) > MOST_SPANS:
+        if len(block) > _NOWHERE:
             raise NotPrepared
 
     # --- the current object ------------------------------------------------------------------------------------------------
@@ -250,8 +250,9 @@ class LaunchSteps:
         return [(k, array) for k, array in enumerate(self._compared) if array.index == self._flat]
 
     def compare(self, arrays: Sequence[Place | None], overlap: bool) -> None:
-        """Check whether two of the compared arrays overlap, after all arguments. ``arrays``: those of the recorded launch."""
-        if not self._compared:
+        """Check whether two of the compared arrays overlap, after all arguments. ``arrays``: those of the recorded launch; if all of them
+        are `unchanged`, so is the answer."""
+        if all(array.index in self.fixed for array in self._compared):
             return
         for k, array in enumerate(self._compared):
             if array.index in self.fixed:
@@ -313,7 +314,8 @@ class LaunchSteps:
         words = (block_at + nbytes, of.number, suspensions, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
         record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
-        return Prepared(self._record.number, record, (*self._objects, *keep), about, len(after) // STEP_BYTES - 1)
+        ticks = sum(name in ("tick", "tick_held") for name, *_ in self._after)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about, ticks)
 
     def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)

@@ -9,7 +9,7 @@ from spirograd.llvmgen.word_functions import Addresses, Functions, i64
 MOST_BLOCK_BYTES = 2048
 MOST_HELD = 32
 MOST_BUFFERS = 8
-MOST_SPANS = 8
+MOST_SPANS = 32
 BUFFER_BYTES = 80  # Bytes of a Py_buffer, whose layout is the same in all versions of Python.
 
 # Byte offsets: the tuple of the call; the current object (a reference, or 0); the words of the current array; the argument block; the

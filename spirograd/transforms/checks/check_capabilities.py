@@ -40,14 +40,17 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
             _check_memory(task, caps)
     if not (caps.target.addresses or caps.buffer_address):
         _refuse_addresses(kernel, caps)
-    missing = {name: need for name, need in _TYPE_NEEDS.items() if not getattr(caps, need[0])}
-    if not missing:
-        return kernel
-    for op in kernel.walk():
+    refuse_types(kernel, caps, *_TYPE_NEEDS)
+    return kernel
+
+
+def refuse_types(kernel: Kernel, caps: Capabilities, *names: str) -> None:
+    """Raise SpirogradUnsupportedError for the first value whose type is one of ``names``, if the device lacks that."""
+    missing = {name: _TYPE_NEEDS[name] for name in names if not getattr(caps, _TYPE_NEEDS[name][0])}
+    for op in kernel.walk() if missing else ():
         t = op.type.elem if isinstance(op.type, Vec) else op.type
         if isinstance(t, DType) and t.name in missing:
             _refuse(caps, missing[t.name], f"a value of type {t}", op)
-    return kernel
 
 
 def _refuse_addresses(kernel: Kernel, caps: Capabilities) -> None:

@@ -20,7 +20,7 @@ from spirograd.transforms.simplification.fold import fold
 
 # Shorter vectors may be faster in registers, because most of their elements are accessed at constant indices.
 _LEAST = 16
-# Each round finds vectors in the loops and branches inside of those that the previous round has found.
+# The rounds: folding and the removal of dead code may uncover further vectors.
 _ROUNDS = 8
 # Operands of loops, and parameters of their regions, before the loop-carried values.
 _FIXED, _LEADING = {ops.for_: 2, ops.while_: 0}, {ops.for_: 1, ops.while_: 0}
@@ -42,19 +42,30 @@ def carry_vectors(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 def _runs(kernel: Kernel) -> dict[Op, _Runs]:
-    """Return, for each control operation, the runs of results that some `vec` takes."""
+    """Return, for each control operation, the runs of results that some `vec` takes, or that become elements of such a run."""
     runs: dict[Op, _Runs] = {}
     owners: dict[Op, tuple[Op, int]] = {}  # parameter -> its loop, and the number of the loop-carried value
+    packed: list[Sequence[Op]] = []  # the elements of each vector
     for op in kernel.walk():
         if op.code in LOOPS:
             for region in op.regions:
                 owners.update({param: (op, k) for k, param in enumerate(region.params[_LEADING[op.code] :])})
         elif op.code is ops.vec and len(op.args) >= _LEAST:
-            owner, first = _source(op.args[0], owners)
-            places = [_source(a, owners) for a in op.args]
-            if owner is not None and places == [(owner, first + k) for k in range(len(op.args))]:
-                _add(runs.setdefault(owner, {}), first, len(op.args))
+            packed.append(op.args)
+    for values in packed:
+        owner, first = _source(values[0], owners)
+        places = [_source(a, owners) for a in values]
+        together = owner is not None and places == [(owner, first + k) for k in range(len(values))]
+        if owner is not None and together and _add(runs.setdefault(owner, {}), first, len(values)):
+            packed += _elements(owner, first, len(values))
     return runs
+
+
+def _elements(owner: Op, first: int, count: int) -> list[Sequence[Op]]:
+    """Return the values that a control operation with a run packs: its initial values, and the results of its regions."""
+    regions = owner.regions[1:] if owner.code is ops.while_ else owner.regions
+    initial = [owner.args[_FIXED[owner.code] :]] if owner.code in LOOPS else []
+    return [values[first : first + count] for values in (*initial, *[region.results for region in regions])]
 
 
 def _source(value: Op, owners: dict[Op, tuple[Op, int]]) -> tuple[Op | None, int]:
@@ -64,10 +75,12 @@ def _source(value: Op, owners: dict[Op, tuple[Op, int]]) -> tuple[Op | None, int
     return owners.get(value, (None, 0))
 
 
-def _add(runs: _Runs, first: int, count: int) -> None:
-    """Add a run, unless it shares an element with another one."""
-    if all(first + count <= other or other + n <= first for other, n in runs.items()):
+def _add(runs: _Runs, first: int, count: int) -> bool:
+    """Add a run, unless it shares an element with another one. Return whether it was added."""
+    added = all(first + count <= other or other + n <= first for other, n in runs.items())
+    if added:
         runs[first] = count
+    return added
 
 
 class _Carry(Rewriter):

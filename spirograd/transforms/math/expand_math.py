@@ -14,7 +14,8 @@ stay small. Long runs of such functions without branches or writes between them,
 get two versions.
 
 A task with many elementary functions calls them: each function that it uses is expanded once, into a `Function` of the kernel, because the
-time that code generators and drivers take grows faster than the size of a function.
+time that code generators and drivers take grows faster than the size of a function. First versions of loops and runs call no sines: a GPU
+computes one after the other if they are calls, but overlaps those without branches.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ _BRANCHING = frozenset(_F32_FUSED[code] for code in _NEAR)
 # of loops, because code in loops runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are
 # vectorised too; they run as fast if each call depends on the previous one, and take up to a third longer if the calls are independent.
 _INLINED, _INLINED_ONE_BY_ONE, _INLINED_OUTSIDE_LOOPS = 24, 8, 8
-# The smallest and the largest number of expansions in a run that gets two versions.
-_RUN = range(16, 257)
+# The smallest and the largest number of expansions in a run, and in a loop, that gets two versions.
+_RUN, _LOOP = range(16, 257), range(1, 257)
 _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # entries of `_F32` that compute in f64
@@ -185,7 +186,7 @@ class _Expander(Rewriter):
 
     def loop(self, op: Op) -> Op:
         """Emit a loop in two versions, if it may run twice. Invocations with a large argument run the second version."""
-        if self.calls or self.far is not None or not _has_near(op.regions[0]) or not _may_repeat(op.regions[0]):
+        if self.far is not None or _near_count(op.regions[0]) not in _LOOP or not _may_repeat(op.regions[0]):
             return self.copy(op)
         b, (body,) = self.b, op.regions
         index, *carried = body.params
@@ -199,9 +200,9 @@ class _Expander(Rewriter):
         *values, far = b.results(b.emit(ops.for_, *self.args(op), before, attr=op.attr, type=(*types, u1), regions=(near,)))
         b.begin()
         self.cloning += 1
-        self.calls = True  # it runs rarely, and would otherwise be the larger part of the code
+        outer, self.calls = self.calls, True  # it runs rarely, and would otherwise be the larger part of the code
         again = b.end(b.results(self.copy(op)))
-        self.calls = False
+        self.calls = outer
         self.cloning -= 1
         b.begin()
         return b.emit(ops.if_, far, type=types, regions=(again, b.end(values)))
@@ -249,7 +250,7 @@ class _Expander(Rewriter):
 
     def branch(self, op: Op) -> Op:
         """Emit an `if`, which also yields `far` in the version for near arguments."""
-        if self.far is None or not any(_has_near(region) for region in op.regions):
+        if self.far is None or not any(_near_count(region) for region in op.regions):
             return self.copy(op)
         b, before, regions = self.b, self.far, []
         for region in op.regions:
@@ -303,8 +304,9 @@ def _operands(op: Op) -> set[Op]:
     return {*op.args, *[v for region in op.regions for v in region.live_ins]}
 
 
-def _has_near(region: Region) -> bool:
-    return any(op.code in _NEAR and op.type in (f16, f32) for op in region.walk())
+def _near_count(region: Region) -> int:
+    """Return the number of operations of a region that have a version for near arguments."""
+    return sum(op.code in _NEAR and op.type in (f16, f32) for op in region.walk())
 
 
 def _may_repeat(body: Region) -> bool:

@@ -59,11 +59,9 @@ def test_help(command, capsys):
         assert "Vulkan, wgpu" in text
 
 
-def test_no_command_is_misuse(capsys):
-    with pytest.raises(SystemExit) as leaving:
-        main([])
-    assert leaving.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+def test_without_a_command_the_help_is_shown(capsys):
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: spirograd ")
 
 
 def test_module_runs():
@@ -87,7 +85,7 @@ def test_cache_info_and_clear(tmp_path, capsys):
         assert main([*words, "--dir", str(tmp_path)]) == 0
         assert "kernels: 1\nsize: 1.0 MiB" in capsys.readouterr().out
     assert main(["cache", "clear", "--dir", str(tmp_path)]) == 0
-    assert "removed 1 kernels, 1.0 MiB" in capsys.readouterr().out
+    assert "removed 1 kernel, 1.0 MiB" in capsys.readouterr().out
     assert Cache(tmp_path).stats().files == 0
 
 
@@ -186,12 +184,40 @@ def test_profile_of_all_sessions(arch, tmp_path, capsys):
     assert len(found.arrows) == 40 and sorted(found.processes.values()) == sorted(["host", "interpreter", arch])
 
 
+def test_profile_takes_its_options_before_or_right_after_the_program(tmp_path, capsys):
+    program, trace = tmp_path / "program.py", tmp_path / "trace.json"
+    program.write_text(SCRIPT + "print('given', *sys.argv[1:])\n")
+    assert main(["profile", str(program), "--trace", str(trace), "--sort=count", "interpreter", "--arch", "x"]) == 0
+    assert trace.exists() and "given interpreter --arch x" in capsys.readouterr().out
+    assert main(["profile", str(program), "--sort", "count", "--", "interpreter", "--sort", "x"]) == 0
+    assert "given interpreter --sort x" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["profile", str(program), "--sort", "size"])
+    assert "invalid choice: 'size'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["dump", "--to", "dumps"], ["profile"], ["survey"]])
+def test_failures_of_a_program_are_shown_as_by_python(command, tmp_path, capsys, monkeypatch):
+    """Without frames of this package, and with what to do where a package of the family is missing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "taichi", None)
+    program = tmp_path / "program.py"
+    program.write_text("def helper():\n    import taichi\nhelper()\n")
+    assert main([*command, str(program)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f'Traceback (most recent call last):\n  File "{program}", line 3, in <module>')
+    assert said.count("  File ") == 2 and "\nhint: `--compat taichi` runs" in said
+    program.write_text("x = = 1\n")
+    assert main([*command, str(program)]) == 1
+    assert capsys.readouterr().err.startswith(f'  File "{program}", line 1\n')
+
+
 def test_profile_of_a_program_that_fails(tmp_path, capsys):
     program = tmp_path / "program.py"
     program.write_text(SCRIPT.replace("print(", "raise ValueError("))
-    with pytest.raises(ValueError, match="sum"):
-        main(["profile", str(program), "interpreter"])
-    assert "1 runs of 1 tasks" in capsys.readouterr().out
+    assert main(["profile", str(program), "interpreter"]) == 1
+    printed = capsys.readouterr()
+    assert "1 runs of 1 tasks" in printed.out and "ValueError: " in printed.err
     assert main(["profile", str(tmp_path / "none.py")]) == 2
     assert main(["profile", "--trace", str(tmp_path / "no" / "t.json"), str(program)]) == 2
 

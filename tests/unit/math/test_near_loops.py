@@ -83,6 +83,34 @@ def test_values_and_gradients(steps: int) -> None:
 
 
 @pytest.mark.usefixtures("fused")
+def test_gradients_of_nests_with_large_arguments() -> None:
+    """The gradient calls functions, and its innermost loops have versions without calls for near arguments."""
+    x, y = (sg.field(sg.f32, len(X), needs_grad=True) for _ in range(2))
+    counts = sg.field(sg.i32, 2)
+
+    @sg.kernel
+    def nest():
+        for i in x:
+            a, b = x[i], 0.5 * x[i]
+            for _j in range(counts[0]):
+                for _k in range(counts[1]):
+                    a, b = a + 0.1 * sg.sin(b), b - 0.1 * sg.cos(a)
+            y[i] = a + b
+
+    a, b, da, db = X, np.float32(0.5) * X, np.ones(len(X)), np.full(len(X), 0.5)  # a and b are rounded, as on the device
+    with np.errstate(invalid="ignore"):
+        for _ in range(2 * 11):
+            da, db = da + 0.1 * np.cos(b.astype(np.float64)) * db, db + 0.1 * np.sin(a.astype(np.float64)) * da
+            a, b = (a + 0.1 * np.sin(b.astype(np.float64))).astype(np.float32), (b - 0.1 * np.cos(a.astype(np.float64))).astype(np.float32)
+    x.from_numpy(X)
+    y.grad.fill(1.0)
+    counts.from_numpy(np.array([2, 11], np.int32))
+    nest.grad()
+    for values, rtol in ((np.abs(X) < 1e5, 1e-4), (np.abs(X) >= 1e5, 0.1)):  # large ones may be rounded otherwise
+        np.testing.assert_allclose(x.grad.to_numpy()[values], (da + db)[values], rtol=rtol, atol=1e-5)
+
+
+@pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize("trips", [15, 40])
 def test_runs_of_a_short_loop(trips: int) -> None:
     """The gradient of a loop that is one segment has its sines in a row: 15 of them as they are, 40 in two versions."""
@@ -106,15 +134,17 @@ def test_runs_of_a_short_loop(trips: int) -> None:
     np.testing.assert_allclose(x.grad.to_numpy(), d, rtol=2e-3, atol=1e-7)
 
 
-def test_values_of_a_run_that_a_region_yields() -> None:
-    """A loop that is too long for a version of its own, with 20 sines in a row in its body, the last of which it hands on."""
+def sines_in_a_loop(sines: int, write: Slot | None) -> Kernel:
+    """A task that calls functions: a loop with many sines, each of the one before, and a store if ``write`` is given."""
     b = Builder()
     b.begin()
     b.begin()
     bounds = b.end([b.const(0), b.const(1)])
     b.begin(i32)
-    _, v = b.begin(i32, f32)
-    for _ in range(20):
+    i, v = b.begin(i32, f32)
+    if write is not None:
+        b.store(BufferRef("w", write, f32), i, v)
+    for _ in range(sines):
         v = b.emit(ops.sin, v)
     inside = b.end([v])
     (total,) = b.for_(b.const(0), b.const(8), [b.const(1.0, f32)], inside)
@@ -123,11 +153,24 @@ def test_values_of_a_run_that_a_region_yields() -> None:
     b.begin()
     finish = b.end([])
     b.emit(ops.task, attr=TaskAttr("range_for", "k_0"), type=VOID, regions=(bounds, body, finish))
-    kernel = Kernel("k", (), b.end())
-    expanded = expand_math(kernel, PassContext(Capabilities("cuda"), CompileOptions()))
+    return Kernel("k", (), b.end())
+
+
+def test_values_of_a_run_that_a_region_yields() -> None:
+    """A loop that may not be repeated, with 20 sines in a row in its body, the last of which it hands on."""
+    expanded = expand_math(sines_in_a_loop(20, Slot("array", 1)), PassContext(Capabilities("cuda"), CompileOptions()))
     verify(expanded, "lowering")
     (loop,) = [op for op in expanded.walk() if op.code is ops.for_]
     assert loop.regions[0].results[0].code is ops.result
+
+
+@pytest.mark.parametrize(("sines", "versions"), [(256, 2), (257, 1)])
+def test_loops_with_many_sines_call_none_if_arguments_are_near(sines: int, versions: int) -> None:
+    expanded = expand_math(sines_in_a_loop(sines, None), PassContext(Capabilities("cuda"), CompileOptions()))
+    verify(expanded, "lowering")
+    loops = [op for op in expanded.walk() if op.code is ops.for_]
+    calls = [sum(op.code is ops.call for op in loop.regions[0].walk()) for loop in loops]
+    assert calls == [0, sines][-versions:]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Launches that compiled code does on CUDA and HIP, on stand-ins for their drivers: the driver gets what it gets from Python."""
 
+import itertools
+import linecache
 import threading
 
 import numpy as np
@@ -346,3 +348,29 @@ def test_threads(session, in_python):
     other.join()
     names = [launch.name for launch in session.launches[first:]]
     assert names == names[:3] * 400, "the tasks of a launch follow each other"
+
+
+@pytest.mark.parametrize("count", [6, 34])
+def test_arrays_of_a_task_that_reads_after_it_has_written(session, in_python, count):
+    """Compiled code compares few arrays in each launch. A record of more is for these arrays, whose launch was compared."""
+    names = [f"a{k}" for k in range(count)]
+    lines = [f"            {name}[i] += {other}[j]" for name, other in itertools.pairwise(names)]
+    source = f"def chain({', '.join(f'{name}: A1' for name in names)}):\n    for i in a0:\n        for j in range(2):\n" + "\n".join(lines)
+    scope = {"A1": A1}
+    linecache.cache["chain.py"] = (len(source), None, source.splitlines(True), "chain.py")
+    exec(compile(source, "chain.py", "exec"), scope)
+    chain = sg.kernel(scope["chain"])
+    arrays = [sg.ndarray(sg.f32, 4) for _ in names]
+    others = [sg.ndarray(sg.f32, 4) for _ in names]
+    for _ in range(2):
+        chain(*arrays)
+    expected = told(session, lambda: chain._call((*arrays,), {}))
+    calls = len(in_python)
+    assert told(session, lambda: chain(*arrays)) == expected and len(in_python) == calls
+    blocks = {block for _, _, _, block, _ in told(session, lambda: chain(*others))}
+    assert blocks.isdisjoint(block for _, _, _, block, _ in expected)
+    twice, compiled = (arrays[1], *arrays[1:]), context.session().compiled
+    for _ in range(3):
+        assert told(session, lambda: chain(*twice)) == told(session, lambda: chain._call(twice, {}))
+    assert context.session().compiled == compiled + 1, "once, for arrays that overlap"
+    assert told(session, lambda: chain(*arrays)) == expected

@@ -1,5 +1,7 @@
+import itertools
 import struct
 
+import numpy as np
 import pytest
 from unit.runtime.calls import calls_of
 from unit.runtime.fake_device import FakeDevice, kernel, slot
@@ -11,6 +13,7 @@ from spirograd.base.errors import SpirogradRuntimeTypeError
 from spirograd.base.records import replace
 from spirograd.base.sizes.size_nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
 from spirograd.runtime.allocations import Memory
+from spirograd.runtime.array_overlap import overlap_test
 from spirograd.runtime.launcher import Launcher
 
 
@@ -135,3 +138,18 @@ def test_arrays_that_overlap_launch_the_sibling():
     assert not launch(1000, 1039, 5000) and not launch(1000, 953, 5000) and not launch(1000, 5000, 1000) and len(made) == 1
     assert plan.launched is made[0] and plan.last_number == made[0].last_number
     assert launch(1000, 5000, 6000) and plan.launched is None and len(made) == 1
+
+
+def test_many_arrays_are_compared_as_few_are():
+    """More than eight arrays are sorted; the answer is that of all pairs."""
+    random = np.random.default_rng(3)
+    for count in (9, 12):
+        for _ in range(60):
+            written = random.integers(0, 3, count) == 0
+            arrays = [DisjointArray(k, "primal", 1, 4, bool(w)) for k, w in enumerate(written)]
+            starts = random.integers(1, 400, count) * 4
+            bindings = [ArrayBinding(int(start), (int(random.integers(1, 12)),)) for start in starts]
+            ends = [int(start) + 4 * binding.shape[0] for start, binding in zip(starts, bindings)]
+            pairs = [(a, b) for a, b in itertools.combinations(range(count), 2) if written[a] or written[b]]
+            expected = any(starts[a] < ends[b] and starts[b] < ends[a] for a, b in pairs)
+            assert overlap_test(arrays)(bindings) == expected

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -388,3 +391,11 @@ def test_notes_of_another_form_are_ignored(clock: Clock) -> None:
         cache.notes = dict.fromkeys([f"{choices.NOTE}\0key\0a device"], data)
         plan, _ = tuned(clock, cache=cache, model=MS)
         assert plan.tuning.choices() == ()
+
+
+def test_thresholds_of_the_page_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w.]+)\.(\w+)` \| ([\d.]+) \|", page, re.M)
+    assert len(rows) == 11
+    for module, name, value in rows:
+        assert getattr(importlib.import_module(f"spirograd.{module}"), name) == float(value), name

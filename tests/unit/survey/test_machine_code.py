@@ -10,8 +10,8 @@ from unit.survey.programs import sources
 
 from spirograd.base.records import replace
 from spirograd.compiler import compile_kernel
-from spirograd.survey.machine_code import AmdDevice, NvidiaDevice
-from spirograd.survey.metal import MetalDevice
+from spirograd.survey.machine_code import OfflineDevice, amd_compiler, nvidia_compiler
+from spirograd.survey.metal import metal_compiler
 from spirograd.survey.results import COMPILES, FAILED
 
 # The second loop keeps many values alive at a time: more than registers of one invocation.
@@ -45,7 +45,7 @@ def builds(device, folder, number=0, program=None):
 
 @pytest.mark.parametrize("architecture", ["gfx906", "gfx942", "gfx1030", "gfx1100", "gfx1201"])
 def test_amd(architecture, tmp_path):
-    compiled, found = builds(AmdDevice("", "", architecture), tmp_path, 2)
+    compiled, found = builds(OfflineDevice("", "", amd_compiler, architecture), tmp_path, 2)
     assert [task.name for task in compiled.tasks] == ["double_0", "double_1"]
     for build in found:
         assert build.outcome == COMPILES and build.usage.spills == 0
@@ -57,14 +57,14 @@ def test_amd(architecture, tmp_path):
 
 
 def test_amd_spills(tmp_path):
-    _, (build,) = builds(AmdDevice("", "", "gfx1030"), tmp_path, program=SPILLS)
+    _, (build,) = builds(OfflineDevice("", "", amd_compiler, "gfx1030"), tmp_path, program=SPILLS)
     assert build.usage.registers == 256 and build.usage.spills > 50
     assert build.statistics["vgpr_spill_count"] + build.statistics["sgpr_spill_count"] == build.usage.spills
 
 
 def test_nvidia(tmp_path):
     needs.need("ptxas")
-    compiled, found = builds(NvidiaDevice("", "", "sm_90"), tmp_path, 2)
+    compiled, found = builds(OfflineDevice("", "", nvidia_compiler, "sm_90"), tmp_path, 2)
     assert len(compiled.tasks) == len(found) == 2
     for build in found:
         assert build.outcome == COMPILES and 0 < build.usage.registers < 64 and build.usage.spills == 0 and build.seconds > 0
@@ -75,22 +75,25 @@ def test_nvidia(tmp_path):
 
 def test_nvidia_spills_and_errors(tmp_path):
     needs.need("ptxas")
-    compiled, (build,) = builds(NvidiaDevice("", "", "sm_90"), tmp_path, program=SPILLS)
+    compiled, (build,) = builds(OfflineDevice("", "", nvidia_compiler, "sm_90"), tmp_path, program=SPILLS)
     assert build.usage.registers == 255 and build.usage.spills == build.statistics["bytes of spill stores"] // 4 > 50
-    with NvidiaDevice("", "", "sm_90").open() as compiler:
+    with OfflineDevice("", "", nvidia_compiler, "sm_90").open() as compiler:
         (build,) = compiler.build(replace(compiled, binaries=(b"nonsense",)), 0.0)
     assert build.outcome == FAILED and "fatal" in build.reason
 
 
 def test_metal(tmp_path):
     needs.need("spirv-cross")
-    _, (build,) = builds(MetalDevice("metal", ""), tmp_path)
+    _, (build,) = builds(OfflineDevice("metal", "", metal_compiler, "m1"), tmp_path)
     assert build.outcome == COMPILES and "kernel void" in build.code and build.usage.registers is None
 
 
 def test_programs_that_are_missing_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    for device, name in ((NvidiaDevice("", "", "sm_90"), "`ptxas`"), (MetalDevice("metal", ""), "`spirv-cross`")):
+    for device, name in (
+        (OfflineDevice("", "", nvidia_compiler, "sm_90"), "`ptxas`"),
+        (OfflineDevice("metal", "", metal_compiler, "m1"), "`spirv-cross`"),
+    ):
         with pytest.raises(RuntimeError, match=f"there is no program {name} on the path"):
             device.open()
 
@@ -98,4 +101,4 @@ def test_programs_that_are_missing_are_named(tmp_path, monkeypatch):
 def test_a_program_that_cannot_be_run_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: "/nowhere")
     with pytest.raises(RuntimeError, match="/nowhere cannot be run"):
-        NvidiaDevice("", "", "sm_90").open()
+        OfflineDevice("", "", nvidia_compiler, "sm_90").open()

@@ -17,7 +17,7 @@ from spirograd.base.records import fields, replace
 from spirograd.commands.table import table
 from spirograd.survey import loading, machine_code, tables, vulkan
 from spirograd.survey.devices import all_devices, chosen_devices
-from spirograd.survey.machine_code import AmdDevice
+from spirograd.survey.machine_code import OfflineDevice, amd_compiler
 from spirograd.survey.results import COMPILES, CRASHED, FAILED, REFUSED
 from spirograd.survey.surveying import survey
 from spirograd.survey.vulkan import VulkanDevice
@@ -79,7 +79,7 @@ def test_a_defect_fails_one_kernel(tmp_path, monkeypatch):
         raise ValueError("no such register")
 
     monkeypatch.setattr(machine_code, "_function", broken)
-    device = AmdDevice("llvm-gfx1100", "", "gfx1100")
+    device = OfflineDevice("llvm-gfx1100", "", amd_compiler, "gfx1100")
     results = survey([device], found).results
     assert {(result.build.outcome, result.build.reason) for result in results} == {(FAILED, "ValueError: no such register")}
     monkeypatch.undo()
@@ -96,7 +96,7 @@ def test_a_fatal_error_of_llvm_ends_a_copy_of_the_process(end, reason, tmp_path,
     found = sources(tmp_path)
     whole = machine_code.amd_builds
     monkeypatch.setattr(machine_code, "amd_builds", lambda kernel, seconds: end() if kernel.name == "run" else whole(kernel, seconds))
-    results = survey([AmdDevice("llvm-gfx1100", "", "gfx1100")], found).results
+    results = survey([OfflineDevice("llvm-gfx1100", "", amd_compiler, "gfx1100")], found).results
     assert [(result.kernel, result.build.reason) for result in results if result.build.outcome == CRASHED] == [("run", reason)]
     assert {result.kernel for result in results if result.build.outcome == COMPILES} == {"run_grad_sizes", "run_grad", "double"}
 
@@ -112,7 +112,7 @@ def test_refusals_have_their_line(crashing, monkeypatch, tmp_path):
     bare = replace(VULKAN, float64=False)
     capabilities = json.dumps({f.name: getattr(bare, f.name) for f in fields(bare)})
     monkeypatch.setattr(loading, "python", lambda *_: ([sys.executable, str(WORKER)], {"CAPABILITIES": capabilities}))
-    found = survey([crashing, AmdDevice("llvm-gfx1100", "", "gfx1100")], sources(tmp_path))
+    found = survey([crashing, OfflineDevice("llvm-gfx1100", "", amd_compiler, "gfx1100")], sources(tmp_path))
     refused = [result for result in found.results if result.build.outcome == REFUSED]
     assert [(result.device, result.kernel) for result in refused] == [("crashing", "double")]
     assert PROGRAM.splitlines()[refused[0].loc.line - 1] == "def double(s: sg.f64):"
@@ -135,7 +135,7 @@ def fill(a: sg.types.ndarray()):
 fill(np.zeros(3, np.float32))
 fill(np.zeros(3, np.int32))
 """
-    found = survey([AmdDevice("llvm-gfx1100", "", "gfx1100")], sources(tmp_path, program))
+    found = survey([OfflineDevice("llvm-gfx1100", "", amd_compiler, "gfx1100")], sources(tmp_path, program))
     assert [result.kernel for result in found.results] == ["fill(a: f32[:])", "fill(a: i32[:])"]
 
 

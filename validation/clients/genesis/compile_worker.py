@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import sys
 from pathlib import Path
 
 from validation.clients.genesis.scenes import SCALED
-from validation.clients.genesis.starting import stand_in
-
-# Genesis asks for the error number of a step after it has launched all kernels of the step. The last of them has this name.
-_LAST = "kernel_substep_post"
+from validation.clients.genesis.starting import LAST, start_without_card
 
 
 def _arguments() -> argparse.Namespace:
@@ -27,25 +23,15 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = _arguments()
-    library = ctypes.CDLL(str(options.driver))
-    library.standin_machine.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-    library.standin_reset()
-    library.standin_machine(1, options.architecture.encode(), 8 << 30)
-    # The session is one of CUDA in place of that for the CPU, so that torch needs no card. Genesis then takes its kernels for CUDA.
-    os.environ.update(
-        SG_LIBCUDA=str(options.driver), SG_ARCH="cuda", SG_OFFLINE_CACHE="0", SG_DUMP=str(options.out), GS_ENABLE_ZEROCOPY="0"
-    )
-    stand_in()
-    import genesis as gs
+    os.environ.update(SG_OFFLINE_CACHE="0", SG_DUMP=str(options.out))
+    gs = start_without_card(options.driver, options.architecture)
     from genesis.engine.solvers.rigid.rigid_solver import RigidSolver
 
     def end_if_complete(*_: object) -> None:
-        if any(options.out.glob(f"{_LAST}-*")):
+        if any(options.out.glob(f"{LAST}-*")):
             sys.stdout.flush()
             os._exit(0)  # The simulation cannot go on without results, nor can the session end in order.
 
-    gs.init(backend=gs.cpu, precision="32", logging_level="warning", seed=0)
-    gs.backend = gs.cuda
     RigidSolver.check_errno = end_if_complete
     scene = SCALED[options.scene]
     world = gs.Scene(show_viewer=False, **scene.options(gs))

@@ -9,6 +9,7 @@ from ctypes import byref, c_int, c_void_p
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.concurrently import map_concurrently
 from spirograd.base.records import dataclass
+from spirograd.base.spans import span
 from spirograd.base.wording import counted
 from spirograd.runtime.devices.gpu.driver import Driver
 
@@ -47,8 +48,10 @@ def assembled(driver: Driver, current: Callable[[], AbstractContextManager[None]
     in the thread that calls it."""
 
     def work(binary: bytes) -> bytes:
-        with current():
-            return binary if is_machine_code(binary) else driver.assemble(binary, kernel.name)
+        if is_machine_code(binary):
+            return binary
+        with current(), span(f"assemble {kernel.name}", "driver", bytes=len(binary)):
+            return driver.assemble(binary, kernel.name)
 
     return tuple(map_concurrently(work, kernel.binaries))
 

@@ -11,6 +11,7 @@ import vulkan as vk
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.base.wording import over_limit
+from spirograd.runtime.devices.vulkan import metal_memory
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, lib, struct
 
 ALIGNMENT = 256
@@ -32,7 +33,7 @@ class Block:
     """A VkDeviceMemory with one VkBuffer over all of it.
 
     ``host`` is the address it is mapped at, or 0. ``offsets`` and ``sizes`` are the free ranges, in order of offset; no two of them are
-    adjacent.
+    adjacent. ``imported``: another library allocated the memory, all of which is one range.
     """
 
     buffer: ffi.CData
@@ -43,6 +44,7 @@ class Block:
     dedicated: bool
     offsets: list[int]
     sizes: list[int]
+    imported: bool = False
 
     @property
     def empty(self) -> bool:
@@ -182,6 +184,10 @@ class Allocator:
     def give(self, part: Range) -> None:
         """Free a range that no pending work uses. Empty blocks are released, except for one spare block."""
         block = part.block
+        if block.imported:
+            self.blocks.remove(block)
+            self.destroy_block(block)
+            return
         block.give(part.offset, part.size)
         self.used -= part.size
         if block.empty and (block.dedicated or any(b is not block and b.empty and not b.dedicated for b in self.blocks)):
@@ -227,6 +233,31 @@ class Allocator:
             raise
         address = fn.GetBufferDeviceAddress(device, struct("VkBufferDeviceAddressInfo", buffer=buffer[0]))
         return Block(buffer[0], memory[0], size, address, host, dedicated, [0], [size])
+
+    def import_metal(self, metal_buffer: int, offset: int, nbytes: int) -> Range:
+        """Return a range over bytes of an `id<MTLBuffer>`, which is not mapped, and not counted by ``used``."""
+        fn, device, size = self.fn, self.device, -(-(offset + nbytes) // 4) * 4
+        buffer, memory = ffi.new("VkBuffer*"), ffi.new("VkDeviceMemory*")
+        info, kept = metal_memory.buffer_info(size, _USAGE)
+        check(fn.CreateBuffer(device, info, NULL, buffer), f"create a buffer over {size} bytes of Metal")
+        try:
+            needs = ffi.new("VkMemoryRequirements*")
+            fn.GetBufferMemoryRequirements(device, buffer[0], needs)
+            index = self.types.arrays(needs.memoryTypeBits & metal_memory.memory_types(device, metal_buffer))
+            flags = struct("VkMemoryAllocateFlagsInfo", flags=_ADDRESS_FLAG)
+            chain, kept_import = metal_memory.import_info(metal_buffer, flags)
+            allocation = struct("VkMemoryAllocateInfo", pNext=chain, allocationSize=needs.size, memoryTypeIndex=index)
+            check(fn.AllocateMemory(device, allocation, NULL, memory), "import a Metal buffer")
+            check(fn.BindBufferMemory(device, buffer[0], memory[0], 0), "bind a Metal buffer")
+        except BaseException:
+            fn.DestroyBuffer(device, buffer[0], NULL)
+            fn.FreeMemory(device, memory[0], NULL)
+            raise
+        del kept, kept_import
+        address = fn.GetBufferDeviceAddress(device, struct("VkBufferDeviceAddressInfo", buffer=buffer[0]))
+        block = Block(buffer[0], memory[0], size, address, 0, True, [], [], imported=True)
+        self.blocks.append(block)
+        return Range(block, offset, nbytes, 0, None)
 
     def destroy_block(self, block: Block) -> None:
         """Release a block (this unmaps it too)."""

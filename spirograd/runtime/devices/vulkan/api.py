@@ -31,6 +31,7 @@ _STRUCTURE_TYPES = {
     "VkDebugUtilsMessengerCreateInfoEXT": "DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT",
     "VkDeviceCreateInfo": "DEVICE_CREATE_INFO",
     "VkDeviceQueueCreateInfo": "DEVICE_QUEUE_CREATE_INFO",
+    "VkExternalMemoryBufferCreateInfo": "EXTERNAL_MEMORY_BUFFER_CREATE_INFO",
     "VkInstanceCreateInfo": "INSTANCE_CREATE_INFO",
     "VkMemoryAllocateFlagsInfo": "MEMORY_ALLOCATE_FLAGS_INFO",
     "VkMemoryAllocateInfo": "MEMORY_ALLOCATE_INFO",

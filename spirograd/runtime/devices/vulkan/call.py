@@ -26,7 +26,7 @@ from spirograd.runtime.devices.vulkan.dispatch import Executable, workgroups
 from spirograd.runtime.devices.vulkan.stream import Stream
 
 _MODULES = (windows_clock if platform.system() == "Windows" else posix_clock, call_code)
-_EXPORTS = {"record": "sg_vulkan_record", "finish": "sg_vulkan_finish"}
+_EXPORTS = {"record": "sg_vulkan_record", "record_logged": "sg_vulkan_record_logged", "finish": "sg_vulkan_finish"}
 _lock = threading.Lock()
 _code: list[CallCode | None] = []
 
@@ -38,6 +38,7 @@ class CallCode:
     """The linked functions. ``record``: the address of that for prepared launches."""
 
     record: int
+    record_logged: builtins.Method
     finish: builtins.Method
     library: Library
 
@@ -56,7 +57,8 @@ def _compiled(cache: CodeCache | None) -> CallCode | None:
         logger.warning(f"all launches go through Python, which takes some microseconds more: {error}")
         return None
     addresses = {name: library.addresses[symbol] for name, symbol in _EXPORTS.items()}
-    return CallCode(addresses["record"], builtins.Method(b"finish", addresses["finish"], builtins.METH_NOARGS), library)
+    record_logged, finish = (builtins.Method(name.encode(), addresses[name], builtins.METH_NOARGS) for name in ("record_logged", "finish"))
+    return CallCode(addresses["record"], record_logged, finish, library)
 
 
 def connect(stream: Stream, cache: CodeCache | None) -> CallCode | None:
@@ -67,18 +69,20 @@ def connect(stream: Stream, cache: CodeCache | None) -> CallCode | None:
             if not _code:
                 _code.append(_compiled(cache))
     code = _code[0]
-    return code if code is not None and stream.connect(code.finish.function) else None
+    return code if code is not None and stream.connect(code.record_logged.function, code.finish.function) else None
 
 
 class Prepared:
-    """A launch for the function at `CallCode.record`. ``address``: of its words, the context of that function; ``refusal``: of the word
-    that is not 0 after the function has left a launch to Python."""
+    """A launch for the function at `CallCode.record`. ``words``: they must exist as long as a log of the stream, see `call_code`, may refer
+    to them; ``address``: of them, the context of that function; ``refusal``: of the word that is not 0 after the function has left a launch
+    to Python."""
 
     def __init__(self, stream: Stream, executable: Executable, counts: Sequence[int | None]) -> None:
-        tasks = [word for task, count in zip(executable.tasks, counts) for word in (task[1], workgroups(task, count))]
+        pairs = [(task[1], workgroups(task, count)) for task, count in zip(executable.tasks, counts)]
+        tasks = [word for pair in pairs if pair[1] for word in pair]
         header = [ctypes.addressof(stream.words), 0, executable.text.address, executable.nbytes, 0, len(tasks) // 2]
         self._nbytes = executable.nbytes
-        self._words = words = (ctypes.c_uint64 * (len(header) + len(tasks) + -(-self._nbytes // 8)))(*header, *tasks)
+        self.words = words = (ctypes.c_uint64 * (len(header) + len(tasks) + -(-self._nbytes // 8)))(*header, *tasks)
         self._stream_words = stream.words  # They outlive the stream: records are compared before they are used.
         self.address = ctypes.addressof(words)
         self._block = words[layout.BLOCK // 8] = self.address + layout.FIRST_TASK + 8 * len(tasks)
@@ -86,5 +90,5 @@ class Prepared:
 
     def refused(self) -> bytes:
         """Return the argument block of the launch that was left to Python."""
-        self._words[layout.FAILED // 8] = 0
+        self.words[layout.FAILED // 8] = 0
         return ctypes.string_at(self._block, self._nbytes)

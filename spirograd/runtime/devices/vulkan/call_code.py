@@ -3,6 +3,9 @@
 A stream has 64-bit words, which Python and this code share. Among them are the addresses of the driver's functions: devices differ in them,
 so they are called by address. A prepared launch has words, too, then the tasks, a pipeline and a number of workgroups each, then memory for
 the argument block of a launch that Python has to do.
+
+Launches are written to a log first. When the host waits, a complete command buffer that was recorded from an equal log is submitted again,
+if there is one. This saves the recording, which takes drivers microseconds.
 """
 
 from __future__ import annotations
@@ -20,19 +23,26 @@ from spirograd.runtime.devices.vulkan.call_words import (
     BLOCK,
     BOUND,
     COMMANDS,
+    COMPLETED,
     COUNTER,
+    CURRENT,
     DEVICE,
     DISPATCH,
     END,
     ENDING,
     FAILED,
+    FIRST_SLOT,
     FIRST_TASK,
     FLIGHT,
     FOLLOWING,
     GROUPS,
+    HANDLE,
     HOST_BARRIER,
     HOST_STAGE,
     LAYOUT,
+    LOG,
+    LOG_BYTES,
+    LOGGED,
     NBYTES,
     ORDER,
     PIPELINE,
@@ -46,6 +56,10 @@ from spirograd.runtime.devices.vulkan.call_words import (
     RESULT,
     SEMAPHORE,
     SHADER_STAGE,
+    SLOT_BYTES,
+    SLOT_LOG,
+    SLOT_LOGGED,
+    SLOTS,
     STAGES,
     STREAM,
     SUBMISSION,
@@ -55,6 +69,7 @@ from spirograd.runtime.devices.vulkan.call_words import (
     TASKS,
     TEXT,
     VALUE,
+    VALUE_OF_SLOT,
 )
 
 _NEGATIVE = 0x80000000
@@ -68,7 +83,7 @@ python = Functions(
 
 
 def record(block: int, launch: int) -> None:
-    """Record the tasks of a prepared launch that have workgroups.
+    """Append a prepared launch to the log, or record its tasks after other work.
 
     Leave the launch to Python if no command buffer can take it: the next one must be waited for, or the open one is full.
     """
@@ -79,16 +94,45 @@ def record(block: int, launch: int) -> None:
         copy(i64[launch + BLOCK], block, i64[launch + NBYTES])
         i64[launch + FAILED] = 1
         return
-    commands = i64[words + COMMANDS]
     flight = i64[words + FLIGHT]
     if flight != 0 and i64[flight + LAST] != i64[launch + TEXT]:
         i64[flight + 8 * (i64[flight + COUNT] & (FLIGHT_TEXTS - 1))] = i64[launch + TEXT]
         i64[flight + LAST] = i64[launch + TEXT]
         i64[flight + COUNT] = i64[flight + COUNT] + 1
+    logged = i64[words + LOGGED]
+    alone = i64[words + RECORDED] == 0 or logged != 0
+    i64[words + RECORDED] = i64[words + RECORDED] + i64[launch + TASKS]
+    if alone and logged + 8 + i64[launch + NBYTES] <= LOG_BYTES:
+        i64[words + LOG + logged] = launch
+        copy(words + LOG + logged + 8, block, i64[launch + NBYTES])
+        i64[words + LOGGED] = logged + 8 + i64[launch + NBYTES]
+        return
+    record_log(words)
+    _record_tasks(words, launch, block)
+
+
+def record_logged(owner: int, none: int) -> int:
+    """Record the launches of the log. ``owner``: the address of the words of the stream."""
+    record_log(python.PyLong_AsVoidPtr(owner))
+    return python.PyLong_FromLong(0)
+
+
+def record_log(words: int) -> None:
+    """Record the launches of the log, which is then empty."""
+    at = words + LOG
+    end = at + i64[words + LOGGED]
+    while at < end:
+        _record_tasks(words, i64[at], at + 8)
+        at = at + 8 + i64[i64[at] + NBYTES]
+    i64[words + LOGGED] = 0
+
+
+def _record_tasks(words: int, launch: int, block: int) -> None:
     if i64[launch + NBYTES] != 0:
-        call(i64[words + PUSH], commands, i64[words + LAYOUT], i64[words + SHADER_STAGE], 0, i64[launch + NBYTES], block)
+        size = i64[launch + NBYTES]
+        call(i64[words + PUSH], i64[words + COMMANDS], i64[words + LAYOUT], i64[words + SHADER_STAGE], 0, size, block)
     for k in range(i64[launch + TASKS]):
-        _dispatch(words, commands, launch + FIRST_TASK + TASK_BYTES * k)
+        _dispatch(words, i64[words + COMMANDS], launch + FIRST_TASK + TASK_BYTES * k)
 
 
 def open_ready(words: int) -> None:
@@ -100,19 +144,16 @@ def open_ready(words: int) -> None:
 
 
 def _dispatch(words: int, commands: int, task: int) -> None:
-    if i64[task + GROUPS] == 0:
-        return
     stages = i64[words + STAGES]
     call(i64[words + ORDER], commands, stages, stages, 0, 1, i64[words + BARRIER], 0, 0, 0, 0)
     if i64[words + BOUND] != i64[task + PIPELINE]:
         call(i64[words + BIND], commands, i64[words + BIND_POINT], i64[task + PIPELINE])
         i64[words + BOUND] = i64[task + PIPELINE]
     call(i64[words + DISPATCH], commands, i64[task + GROUPS], 1, 1)
-    i64[words + RECORDED] = i64[words + RECORDED] + 1
 
 
 def finish(owner: int, none: int) -> int:
-    """Submit the open command buffer, if any, begin the next one while the device works, and poll the timeline.
+    """Submit the open command buffer, if any, or an equal one; begin the next one while the device works, and poll the timeline.
 
     ``owner``: the address of the words of the stream. Returns the call that failed, or 0.
     """
@@ -126,16 +167,55 @@ def finish(owner: int, none: int) -> int:
 def _finish(words: int) -> int:
     commands = i64[words + COMMANDS]
     if commands != 0:
+        equal = _equal_slot(words)
+        if equal != 0:
+            i64[words + READY] = commands
+            i64[words + COMMANDS] = 0
+            i64[words + LOGGED] = 0
+            if _submission_fails(words, equal):
+                return SUBMITTING
+            return _poll(words)
+        slot = i64[words + CURRENT]
+        i64[slot + SLOT_LOGGED] = i64[words + LOGGED]
+        copy(slot + SLOT_LOG, words + LOG, i64[words + LOGGED])
+        record_log(words)
         i64[words + COMMANDS] = 0
         call(i64[words + ORDER], commands, i64[words + STAGES], i64[words + HOST_STAGE], 0, 1, i64[words + HOST_BARRIER], 0, 0, 0, 0)
         if _fails(words, call(i64[words + END], commands)):
             return ENDING
-        if _fails(words, call(i64[words + SUBMIT], i64[words + QUEUE], 1, i64[words + SUBMISSION], 0)):
+        if _submission_fails(words, slot):
             return SUBMITTING
         following = i64[words + FOLLOWING]
-        if following != 0 and not _fails(words, call(i64[words + BEGIN], following, i64[words + BEGIN_INFO])):
-            i64[words + READY] = following
+        if following != 0:
+            i64[following + SLOT_LOGGED] = 0
+            if not _fails(words, call(i64[words + BEGIN], i64[following + HANDLE], i64[words + BEGIN_INFO])):
+                i64[words + READY] = i64[following + HANDLE]
     return _poll(words)
+
+
+def _equal_slot(words: int) -> int:
+    """Return the address of a slot whose command buffer is complete and was recorded from an equal log, or 0."""
+    equal = 0
+    if i64[words + LOGGED] != 0:
+        for k in range(SLOTS):
+            slot = words + FIRST_SLOT + SLOT_BYTES * k
+            complete = i64[slot + VALUE_OF_SLOT] <= i64[words + COMPLETED]
+            if complete and i64[slot + SLOT_LOGGED] == i64[words + LOGGED] and _same(slot + SLOT_LOG, words + LOG, i64[words + LOGGED]):
+                equal = slot
+    return equal
+
+
+def _same(a: int, b: int, nbytes: int) -> bool:
+    """Return whether bytes are equal; their number is a multiple of 4."""
+    at = 0
+    while at < nbytes and i32[a + at] == i32[b + at]:
+        at = at + 4
+    return at >= nbytes
+
+
+def _submission_fails(words: int, slot: int) -> bool:
+    i64[slot + VALUE_OF_SLOT] = i64[words + VALUE]
+    return _fails(words, call(i64[words + SUBMIT], i64[words + QUEUE], 1, i64[slot + SUBMISSION], 0))
 
 
 def _poll(words: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
-from spirograd.runtime.devices.vulkan import inspection
+from spirograd.runtime.devices.vulkan import inspection, metal_memory
 from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi, number
 from spirograd.runtime.devices.vulkan.call_words import BATCH
@@ -111,6 +112,15 @@ class VulkanDevice(StreamedDevice):
         elif zeroed:
             self._transfers.fill(part, 0, part.size, 0)
         return Buffer(-(-max(nbytes, 16) // 16) * 16, part.address, part)
+
+    def adopt_metal(self, metal_buffer: int, offset: int, nbytes: int) -> Buffer | None:
+        """See `UsesMetalBuffers`."""
+        if metal_memory.EXTENSION not in self._features.extensions or nbytes == 0:
+            return None
+        with self._turn:
+            self._collect()  # Former imports, which keep memory of the other library.
+            part = self._allocator.import_metal(metal_buffer, offset, nbytes)
+        return Buffer(nbytes, part.address, part)
 
     def _reclaim(self) -> None:
         super()._reclaim()
@@ -245,6 +255,7 @@ class VulkanDevice(StreamedDevice):
         if code is None:
             return None
         prepared = call.Prepared(self._own, executable, counts)
+        weakref.finalize(prepared, self._deletions.put, prepared.words).atexit = False
 
         def launch(_: int) -> None:
             self.launch(executable, prepared.refused(), counts)
@@ -366,7 +377,9 @@ class VulkanDevice(StreamedDevice):
             self._pools.discard(thing)
             thing.destroy()
         elif not isinstance(thing, Text):
-            self._pipelines.destroy(thing)
+            self._own.forget_recorded()
+            if not isinstance(thing, ctypes.Array):  # Words of a prepared launch.
+                self._pipelines.destroy(thing)
 
     def _check(self) -> None:
         if self._trouble:

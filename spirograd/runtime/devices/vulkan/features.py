@@ -30,6 +30,8 @@ from spirograd.runtime.devices.vulkan.api import (
 )
 from spirograd.runtime.devices.vulkan.instance import Instance
 from spirograd.runtime.devices.vulkan.later_structures import LATER, later_structure
+from spirograd.runtime.devices.vulkan.metal_memory import APPLE
+from spirograd.runtime.devices.vulkan.metal_memory import EXTENSION as METAL_MEMORY
 
 _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Features"
 _CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
@@ -139,6 +141,8 @@ def query(physical: object, instance: Instance, profile: str = "") -> Features:
     extensions = [extension for chained, extension in _CHAIN if extension and any(s == chained for s, _ in enabled)]
     if _PORTABILITY_SUBSET in offered:
         extensions.append(_PORTABILITY_SUBSET)
+    if METAL_MEMORY in offered and properties.vendorID == APPLE:
+        extensions.append(METAL_MEMORY)
     limits = properties.limits
     allocation = min(v11.maxMemoryAllocationSize, v13.maxBufferSize if v13 is not None else v11.maxMemoryAllocationSize)
     flags = {field: True for group, feature, field in _FEATURES if field and (group, feature) in enabled}

@@ -16,9 +16,8 @@ from spirograd.runtime.devices.driver_faults import Flight
 from spirograd.runtime.devices.vulkan import call_words as layout
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, check_submission, ffi, number, struct
-from spirograd.runtime.devices.vulkan.call_words import BATCH
+from spirograd.runtime.devices.vulkan.call_words import BATCH, SLOTS
 
-SLOTS = 8
 # The most pending submissions: a host that is faster than the device waits.
 UNDER_WAY = 16
 ARGUMENT_BYTES = 64 << 10  # For argument blocks, per command buffer.
@@ -35,13 +34,16 @@ _ADVANCES = {
     layout.SUBMITTING: (check_submission, "submit work"),
     layout.READING: (check, "read the timeline"),
 }
-_COMMANDS, _READY, RECORDED, _BOUND, _FOLLOWING, _VALUE, _POLL, _SUBMISSION, _RESULT = (
+_COMMANDS, _READY, RECORDED, _BOUND, _LOGGED, _CURRENT, _FOLLOWING, _VALUE, _COMPLETED, _POLL, _RESULT = (
     at // 8
     for at in (
-        layout.COMMANDS, layout.READY, layout.RECORDED, layout.BOUND, layout.FOLLOWING, layout.VALUE, layout.POLL, layout.SUBMISSION,
-        layout.RESULT,
+        layout.COMMANDS, layout.READY, layout.RECORDED, layout.BOUND, layout.LOGGED, layout.CURRENT, layout.FOLLOWING, layout.VALUE,
+        layout.COMPLETED, layout.POLL, layout.RESULT,
     )
 )  # fmt: skip
+_HANDLE, _SUBMISSION, _VALUE_OF_SLOT, _SLOT_LOGGED = (
+    at // 8 for at in (layout.HANDLE, layout.SUBMISSION, layout.VALUE_OF_SLOT, layout.SLOT_LOGGED)
+)
 
 _COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
 _TRANSFER = vk.VK_PIPELINE_STAGE_TRANSFER_BIT
@@ -53,18 +55,35 @@ _READS = vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_TRANSFER_READ_BIT
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A command buffer with the objects that its commands need until they are complete. ``handle`` and ``submission`` are
-    the command buffer and ``submit`` as numbers. ``value``: the timeline value of its last submission."""
+    """A command buffer with the objects that its commands need until they are complete. ``words``: those that compiled code shares, of the
+    stream; ``at``: the number of the first one of this slot."""
 
     commands: ffi.CData
-    handle: int
     submit: ffi.CData
-    submission: int
     kept: list[ffi.CData]
-    value: int = 0
+    words: ctypes.Array[ctypes.c_uint64]
+    at: int
     arguments: int = 0  # Bytes used of its part of the argument block.
     staging: Block | None = None
     staged: int = 0  # Bytes used of ``staging``.
+
+    @property
+    def value(self) -> int:
+        """The timeline value of the last submission."""
+        return self.words[self.at + _VALUE_OF_SLOT]
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self.words[self.at + _VALUE_OF_SLOT] = value
+
+    @property
+    def address(self) -> int:
+        """The address of the words of this slot."""
+        return ctypes.addressof(self.words) + 8 * self.at
+
+    def forget(self) -> None:
+        """Do not submit the command buffer again before it is recorded anew."""
+        self.words[self.at + _SLOT_LOGGED] = 0
 
 
 class Stream:
@@ -72,8 +91,8 @@ class Stream:
 
     ``queue``: the number of a queue of the family, which several streams may share. ``submitted`` and ``completed`` are timeline values:
     all work up to ``completed`` is known to be complete. ``poll_nanoseconds``: how long `wait` polls before it blocks. ``flight``: the
-    launches of drivers that run on the CPU. ``words``: the state that compiled code shares, see `call_words`. ``advance``: the function
-    of `call.finisher`, once there is compiled code.
+    launches of drivers that run on the CPU. ``words``: the state that compiled code shares, see `call_words`. ``record_logged``,
+    ``advance``: the functions of `call_code` that record the log and that submit and poll, once there is compiled code.
     """
 
     def __init__(
@@ -90,7 +109,8 @@ class Stream:
         self.fn = functions
         self.allocator = allocator
         self.layout: ffi.CData = None  # Of pipelines.
-        self.words = (ctypes.c_uint64 * (layout.STREAM_BYTES // 8))()
+        self.words = (ctypes.c_uint64 * (layout.STATE_BYTES // 8))()
+        self.record_logged: Callable[[], int] | None = None
         self.advance: Callable[[], int] | None = None
         self.submitted = 0
         self.completed = 0
@@ -99,7 +119,7 @@ class Stream:
         self._waits: dict[Stream, int] = {}  # Values of other timelines that the open command buffer comes after.
         self._create_objects(family, queue)
         self._create_structures()
-        self.slots = [self._create_slot() for _ in range(SLOTS)]
+        self.slots = [self._create_slot((layout.FIRST_SLOT + layout.SLOT_BYTES * k) // 8) for k in range(SLOTS)]
         self._arguments = allocator.create_block(SLOTS * ARGUMENT_BYTES, staging=True)
         self._current = 0
 
@@ -118,7 +138,7 @@ class Stream:
 
     def _create_structures(self) -> None:
         """Allocate the structures that every launch or submission reads."""
-        self._begin_info = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
+        self._begin_info = struct("VkCommandBufferBeginInfo")
         self.barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_WRITES | _READS)
         self._host_barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=vk.VK_ACCESS_HOST_READ_BIT)
         self._signal = ffi.new("uint64_t*")
@@ -128,9 +148,9 @@ class Stream:
         self._counter = ffi.new("uint64_t*")
         self._region = ffi.new("VkBufferCopy*")
 
-    def connect(self, finisher: Callable[[int], Callable[[], int]]) -> bool:
-        """Have compiled code record and wait. ``finisher``: makes `advance` from the address of the words. Returns False if functions of
-        the driver have been replaced by functions of Python."""
+    def connect(self, record_logged: Callable[[int], Callable[[], int]], finish: Callable[[int], Callable[[], int]]) -> bool:
+        """Have compiled code record and wait. The arguments make the attributes from the address of the words. Returns False if functions
+        of the driver have been replaced by functions of Python."""
         if self.advance is not None:
             return True
         words = {
@@ -149,15 +169,17 @@ class Stream:
         self.words[layout.BIND_POINT // 8] = vk.VK_PIPELINE_BIND_POINT_COMPUTE
         self.words[layout.SHADER_STAGE // 8] = vk.VK_SHADER_STAGE_COMPUTE_BIT
         self.words[layout.FLIGHT // 8] = 0 if self.flight is None else self.flight.address
-        self.advance = finisher(ctypes.addressof(self.words))
+        address = ctypes.addressof(self.words)
+        self.record_logged, self.advance = record_logged(address), finish(address)
         return True
 
-    def _create_slot(self) -> Slot:
+    def _create_slot(self, at: int) -> Slot:
         commands = ffi.new("VkCommandBuffer*")
         info = struct("VkCommandBufferAllocateInfo", commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
         submit = self._submission(commands)
-        return Slot(commands[0], number(commands[0]), submit, number(submit), [commands])
+        self.words[at + _HANDLE], self.words[at + _SUBMISSION] = number(commands[0]), number(submit)
+        return Slot(commands[0], submit, [commands], self.words, at)
 
     def _submission(self, commands: object) -> ffi.CData:
         """Return the structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
@@ -176,16 +198,28 @@ class Stream:
         return self.slots[self._current].commands if self.words[_COMMANDS] else None
 
     def open(self) -> ffi.CData:
-        """Return the open command buffer; if there is none, begin the next one of the ring once it is free."""
+        """Return the open command buffer, with all launches so far; if there is none, begin the next one of the ring once it is free."""
         words, slot = self.words, self.slots[self._current]
-        if not words[_COMMANDS]:
+        if words[_LOGGED]:
+            self._record_log()
+        elif not words[_COMMANDS]:
             if not words[_READY]:
                 if slot.value > self.completed:
                     self.wait(slot.value)
                 slot.arguments = slot.staged = 0
+                slot.forget()
                 check(self.fn.BeginCommandBuffer(slot.commands, self._begin_info), "begin a command buffer")
-            words[_COMMANDS], words[_READY], words[RECORDED], words[_BOUND] = slot.handle, 0, 0, 0
+            words[_COMMANDS], words[_READY], words[RECORDED], words[_BOUND] = words[slot.at + _HANDLE], 0, 0, 0
         return slot.commands
+
+    def _record_log(self) -> None:
+        assert self.record_logged is not None
+        self.record_logged()
+
+    def forget_recorded(self) -> None:
+        """Do not submit a command buffer again before it is recorded anew: objects that it refers to are destroyed."""
+        for slot in self.slots:
+            slot.forget()
 
     def order(self) -> ffi.CData:
         """Return the open command buffer after a barrier: later commands see the effects of all earlier ones."""
@@ -205,6 +239,8 @@ class Stream:
         if not self.words[_COMMANDS]:
             return
         slot = self.slots[self._current]
+        if self.words[_LOGGED]:
+            self._record_log()
         self.let_host_see(slot.commands)
         self.words[_COMMANDS] = 0
         check_submission(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
@@ -219,15 +255,15 @@ class Stream:
         is_open = words[_COMMANDS]
         if is_open:
             self._signal[0] = self.submitted + 1
-            words[_SUBMISSION] = slot.submission
-            words[_FOLLOWING] = following.handle if following.value <= self.completed else 0
-        words[_VALUE], words[_POLL] = value, self.poll_nanoseconds
+            words[_CURRENT], words[_FOLLOWING] = slot.address, following.address if following.value <= self.completed else 0
+        words[_VALUE], words[_COMPLETED], words[_POLL] = value, self.completed, self.poll_nanoseconds
         failed = advance()
         if is_open and failed not in (layout.ENDING, layout.SUBMITTING):
             self.submitted += 1
-            slot.value, self._current = self.submitted, current
-            if words[_READY]:
-                following.arguments = following.staged = 0
+            if words[_READY] != words[slot.at + _HANDLE]:  # Else the open one has been left empty, and an equal one was submitted.
+                self._current = current
+                if words[_READY]:
+                    following.arguments = following.staged = 0
         if failed:
             raise_error, what = _ADVANCES[failed]
             raise_error(ctypes.c_int32(words[_RESULT]).value, what)

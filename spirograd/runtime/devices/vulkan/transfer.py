@@ -8,8 +8,9 @@ from collections import deque
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.vulkan.allocator import Block, Range
 from spirograd.runtime.devices.vulkan.api import ffi
+from spirograd.runtime.devices.vulkan.call_words import SLOTS
 from spirograd.runtime.devices.vulkan.readback import CellReadback
-from spirograd.runtime.devices.vulkan.stream import SLOTS, STAGING_BYTES, Slot, Stream
+from spirograd.runtime.devices.vulkan.stream import STAGING_BYTES, Slot, Stream
 
 # vkCmdUpdateBuffer carries up to 64 KiB inside the command buffer, in order with launches and without a wait.
 _INLINE_BYTES = 65536
