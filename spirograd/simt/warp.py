@@ -105,12 +105,11 @@ def match_all(mask: object, val: object) -> Value:
 
 def match_any(mask: object, value: object) -> Value:
     """Return the lanes of ``mask``, as a u32, whose ``value`` is that of this one."""
-    named = _named(mask)
     lanes = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):
-        theirs = subgroup.first_ballots(as_value(value) == subgroup.shuffle(value, lane), named)
-        lanes = arithmetic.select(subgroup.invocation_id() == lane, theirs, lanes)
-    return lanes
+        same = scalar.cast(as_value(value) == subgroup.shuffle(value, lane), u32)
+        lanes = lanes | same << lane
+    return lanes & subgroup.first_ballots(1, _named(mask))
 
 
 __all__ = [
