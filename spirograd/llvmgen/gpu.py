@@ -39,9 +39,14 @@ _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
 # The least operations of a module that is worth a thread of its own, and the most modules of a kernel. (Contact detection of Genesis has
 # 36,000 operations in 11 tasks, of which one has 20,000.)
 _MODULE, _MODULES = 250, 16
-# The operations of a task that 128 registers suffice for. Genesis on an H200: a line search of 3,225 operations takes 0.397 ms with 128
-# registers requested and 0.502 ms without, detection of contacts, of 20,264 operations, 0.607 ms with and 0.545 ms without.
+# The operations of a task that a request of registers is made for. Genesis on an H200: a line search of 3,225 operations takes 0.397 ms with
+# 128 registers requested and 0.502 ms without, detection of contacts, of 20,264 operations, 0.607 ms with and 0.545 ms without.
 _FEW_REGISTERS = 4096
+# The registers of an invocation whose loads overlap: the assembler takes some 32 otherwise, and n-body, 65,536 bodies on an H200, takes
+# 3.57 ms in place of 2.45. And of one in a workgroup of a subgroup, of which few fit on a multiprocessor. The boxes of Genesis in 30,000
+# environments: factors by tiles 0.51 ms with 96 registers, 0.68 with 139, and 0.46 with 64, which cost 26 % elsewhere (tiles of 32 rows); a
+# line search 0.45 ms, 0.52 with 115.
+_OVERLAPPING, _SUBGROUP = 128, 96
 # Operations that lanes run together. LLVM unrolls a body with them only if no iterations are left over, and warns otherwise.
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
@@ -67,7 +72,7 @@ class Dialect:
 
     ``calling_convention``: the convention of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its
     attribute. ``scope``: the scope of atomics between all invocations of the device. ``launch_bounds``: the attributes of a kernel function
-    by the capabilities of the device, the size of its workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack
+    by the capabilities of the device, the size of its workgroups, and the registers to request. ``stack_space``: the address space of stack
     memory. ``atomic_metadata``: properties of the memory of atomics. ``module_flags``: module flags as metadata.
 
     The other members append instructions, and return the operand that holds the result. ``local``, ``workgroup``, ``lane``: the number of
@@ -87,7 +92,7 @@ class Dialect:
     block: str
     by_value: str
     scope: str
-    launch_bounds: Callable[[Capabilities, int, bool], str]
+    launch_bounds: Callable[[Capabilities, int, int], str]
     local: Callable[[GpuEmitter], str]
     workgroup: Callable[[GpuEmitter], str]
     workgroups: Callable[[GpuEmitter], str]
@@ -189,7 +194,8 @@ def emit_kernel(
     by_address = block.size > caps.max_push_constants
     names = entry_names(kernel)
     for op, name in [(kernel.body.ops[k], names[k]) for k in (range(len(names)) if numbers is None else numbers)]:
-        emitter = GpuEmitter(module, dialect, op.attr.group_size, TaskMemory(module, written_by(op)))
+        size = op.attr.group_size
+        emitter = GpuEmitter(module, dialect, size, TaskMemory(module, written_by(op)))
         pointer, by_value = (_GLOBAL, "") if by_address else (dialect.block, f" {dialect.by_value}([{max(block.size, 1)} x i8]) align 8")
         param = f"{pointer}{by_value} %block" if pointer == "ptr" else f"{pointer}{by_value} %arguments"
         if pointer != "ptr":
@@ -198,7 +204,8 @@ def emit_kernel(
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
         emitter.region(body)
-        group = module.attribute_group(f"nounwind {NO_LIBRARY} {dialect.launch_bounds(caps, op.attr.group_size, _reads_in_loops(body))}")
+        bounds = dialect.launch_bounds(caps, size, _registers(body, size, caps.subgroup_size))
+        group = module.attribute_group(f"nounwind {NO_LIBRARY} {bounds}")
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"
@@ -220,10 +227,18 @@ def entry_names(kernel: Kernel) -> tuple[str, ...]:
     return tuple([f"k_{name}" if names.count(name) == 1 else f"k{number}_{name}" for number, name in enumerate(names)])
 
 
-def _reads_in_loops(task: Region) -> bool:
-    """Return whether an iteration contains a loop that is unrolled, reads memory, and writes none, and needs few registers elsewhere."""
+def _registers(task: Region, size: int, subgroup: int) -> int:
+    """Return the registers to request for an invocation of a task in workgroups of ``size``, 0 to leave them to the assembler."""
     if sum(op.code not in (ops.const, ops.slot) for op in task.walk()) > _FEW_REGISTERS:
-        return False
+        return 0
+    wide = any(op.type is f64 or op.code is ops.matrix_product for op in task.walk())
+    if size <= subgroup and not wide:
+        return _SUBGROUP
+    return _OVERLAPPING if _reads_in_loops(task) else 0
+
+
+def _reads_in_loops(task: Region) -> bool:
+    """Return whether an iteration contains a loop that is unrolled, reads memory, and writes none."""
     inner = [op for outer in task.ops for region in outer.regions for op in region.walk() if op.code is ops.for_]
     return any(_unroll_count(op) and _effects(op) == {"read"} for op in inner)
 

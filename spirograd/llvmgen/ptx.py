@@ -16,13 +16,9 @@ from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, emitted, optimise, parse
 
 _WARP = 32
-# The workgroup size that leaves 128 registers to each invocation. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512,
-# 2.39 with 1,024.
-_RESIDENT = 512
-# The most workgroups on a multiprocessor, where they are not 16, by architecture (CUDA's programming guide, compute capabilities). If that
-# many of one warp each fit, an invocation has 64 registers of 32. The boxes of Genesis in 30,000 environments on an H200: factors by tiles
-# 0.46 ms (0.68 with 139 registers, 0.51 with 96), a line search 0.39 (0.63 with 144, 0.52 with 115), though some 100 bytes of each
-# invocation are then in local memory.
+# The registers of a multiprocessor, and the most workgroups on one where that is not 16, by architecture (CUDA's programming guide, compute
+# capabilities): the assembler ignores requests for more.
+_REGISTERS = 65536
 _MOST_RESIDENT = {70: 32, 72: 32, 80: 32, 89: 24, 90: 32, 100: 32, 103: 32, 110: 24, 120: 24, 121: 24}
 # Versions of PTX before 7.3 do not know architectures from this number on.
 _KNOWN_SINCE_7_3 = 87
@@ -105,11 +101,11 @@ def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
     return e.value(f"call float {e.module.declare(name, 'float', 'float')}(float {value})")
 
 
-def _launch_bounds(caps: Capabilities, size: int, overlapping: bool) -> str:
-    """Return the launch bounds of a kernel: ``size``, and how many workgroups must fit on a multiprocessor, from which the assembler
-    concludes how many registers it may use. ``overlapping``: loads of a loop take more than it would use."""
-    least = _MOST_RESIDENT.get(_number(caps.cpu_name), 16) if size <= _WARP else max(1, _RESIDENT // size) if overlapping else 0
-    resident = f' "nvvm.minctasm"="{least}"' if least else ""
+def _launch_bounds(caps: Capabilities, size: int, registers: int) -> str:
+    """Return the launch bounds of a kernel: the assembler concludes from the workgroups that must fit on a multiprocessor how many
+    registers it may use."""
+    least = min(_REGISTERS // (registers * size), _MOST_RESIDENT.get(_number(caps.cpu_name), 16)) if registers else 0
+    resident = f' "nvvm.minctasm"="{max(1, least)}"' if registers else ""
     return f'"nvvm.maxntid"="{size}"{resident}'
 
 
