@@ -39,8 +39,8 @@ _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
 # The least operations of a module that is worth a thread of its own, and the most modules of a kernel. (Contact detection of Genesis has
 # 36,000 operations in 11 tasks, of which one has 20,000.)
 _MODULE, _MODULES = 250, 16
-# The operations of a task that a request of registers is made for. Genesis on an H200: a line search of 3,225 operations takes 0.397 ms with
-# 128 registers requested and 0.502 ms without, detection of contacts, of 20,264 operations, 0.607 ms with and 0.545 ms without.
+# The most operations of a task for which registers are requested. Genesis on an H200: a line search of 3,225 operations takes 0.397 ms
+# with 128 registers requested and 0.502 ms without, detection of contacts, of 20,264 operations, 0.607 ms with and 0.545 ms without.
 _FEW_REGISTERS = 4096
 # The registers of an invocation whose loads overlap: the assembler takes some 32 otherwise, and n-body, 65,536 bodies on an H200, takes
 # 3.57 ms in place of 2.45. And of one in a workgroup of a subgroup, of which few fit on a multiprocessor. The boxes of Genesis in 30,000
