@@ -386,8 +386,8 @@ def test_second_order(session: Any) -> None:
 
     m.from_numpy(START)
     np.testing.assert_allclose(sg.ad.hvp(program, loss, m, v), v * [0, 2], rtol=1e-5, atol=1e-6)
-    with pytest.raises(sg.SpirogradRuntimeError, match="saves nothing"):
-        sg.ad.hvp(overwritten, loss, m, v)
+    m.from_numpy(START)
+    np.testing.assert_allclose(sg.ad.hvp(overwritten, loss, m, v), v * [0, 2], rtol=1e-5, atol=1e-6)
 
 
 def test_second_derivatives_of_kernels_that_save_values(session: Any) -> None:
@@ -411,7 +411,7 @@ def test_second_derivatives_of_kernels_that_save_values(session: Any) -> None:
         twice(a)
         total(a)
 
-    with pytest.raises(sg.SpirogradRuntimeError, match="needs `a` as it was before the kernel"):
+    with pytest.raises(sg.SpirogradRuntimeError, match="overwrites `a` more than once"):
         sg.ad.hvp(program, loss, a, np.ones(N, np.float32))
 
 
