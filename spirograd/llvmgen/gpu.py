@@ -31,10 +31,12 @@ from spirograd.llvmgen.task_memory import TaskMemory, written_by
 
 # The alignment of the addresses of buffers, in bytes: devices allocate so, and reject memory from outside with another alignment.
 BUFFER_ALIGNMENT = 16
-# The most operations of a body that is unrolled. n-body, 65,536 bodies on an H200: 6.1 ms unrolled twice, 4.4 ms eight times, 3.0 ms 16
-# times, since the invocation waits for the first loads of a repetition.
-_UNROLLED_LENGTH, _UNROLL = 48, 8
-# The trip count, if known, from which short bodies are unrolled that many times. Other loops would spend their time in the remainder.
+# The most operations of a body that is unrolled, and how often. With 8 repetitions in place of 4, short loops spend their time in the
+# remainder and take more registers. On an H200, with 8 and 4: loops of 3, 12, 20 and 200 iterations 6.5 and 6.0, 6.3 and 5.9, 6.8 and 6.3,
+# 33 and 35 us; 65,536 bodies 10.4 and 10.5 ms; a step of Genesis, boxes in 30,000 environments, 6.37 and 6.15 ms.
+_UNROLLED_LENGTH, _UNROLL = 48, 4
+# The trip count, if known, from which short bodies are unrolled that many times: n-body, 65,536 bodies on an H200, takes 6.1 ms unrolled
+# twice, 4.4 ms eight times, 3.0 ms 16 times, since the invocation waits for the first loads of a repetition.
 _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
 # The least operations of a module that is worth a thread of its own, and the most modules of a kernel. (Contact detection of Genesis has
 # 36,000 operations in 11 tasks, of which one has 20,000.)
