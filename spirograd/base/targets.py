@@ -60,6 +60,8 @@ class Target:
     simplifies_floats: bool = False
     # A loop-carried vector that is indexed at run time is one value in local memory, rather than its elements.
     local_vectors: bool = False
+    # The compiler of the device makes use of what it is told of memory that does not overlap.
+    tells_disjoint: bool = False
     # Modules pass through naga, which accepts a subset of SPIR-V: it rejects NoContraction and OpSourceContinued (`spirvgen.naga_check`),
     # and drops barriers of subgroups.
     naga: bool = False
@@ -89,6 +91,7 @@ TARGETS = {
         subgroups_in_order=True,
         access_bytes=16,
         fused_multiply_add=True,
+        tells_disjoint=True,
         local_vectors=True,
     ),
     "amdgpu": Target(
@@ -98,6 +101,7 @@ TARGETS = {
         subgroups_in_order=True,
         access_bytes=16,
         fused_multiply_add=True,
+        tells_disjoint=True,
         local_vectors=True,
     ),
 }

@@ -285,8 +285,8 @@ def test_mistakes():
 
 
 def test_torch():
-    p = Pendulums().program()
     values = [torch.tensor(v, requires_grad=True) for v in (X, RATE)]
+    p = Pendulums().program()
     weigh = lambda f, x, r: f(x, r) + f(2.0 * x, r, steps=3) ** 2  # noqa: E731
     wanted = torch.autograd.grad(weigh(lambda *v, **k: reference(*v, **k, m=torch), *values), values)
     for found, one in zip(torch.autograd.grad(weigh(p, *values), values), wanted):
@@ -304,8 +304,8 @@ def test_torch():
 
 
 def test_torch_compiles_one_graph():
-    f = Pendulums().program().torch_op(steps=2)
     values = [torch.tensor(v, requires_grad=True) for v in (X, RATE)]
+    f = Pendulums().program().torch_op(steps=2)
     compiled = torch.compile(lambda x, r: 3.0 * f(torch.cos(x), r), fullgraph=True, backend="aot_eager")
     wanted = torch.autograd.grad(3.0 * reference(torch.cos(values[0]), values[1], 2, torch), values)
     for found, one in zip(torch.autograd.grad(compiled(*values), values), wanted):

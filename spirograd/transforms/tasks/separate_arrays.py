@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from spirograd.analysis.compared_arrays import Array, array_of
 from spirograd.analysis.effects import WRITING, touches, writes
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, accesses_of
 from spirograd.transforms.pass_context import PassContext
@@ -17,14 +16,12 @@ from spirograd.transforms.tasks.disjoint_arrays import mark_disjoint, marked_arr
 
 # The largest number of arrays with marks in a kernel. Launches sort them, or compare them once if they are always the same.
 MOST_SEPARATE = 256
-# The generators that tell their compilers which memory is disjoint.
-_TOLD = frozenset((Generator.PTX, Generator.CODE_OBJECT))
 _LOOPS = frozenset((ops.for_, ops.while_))
 
 
 def separate_arrays(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Mark the arrays of parallel loops that read one after they have written another."""
-    if not ctx.options.optimize or ctx.options.overlapping or ctx.caps.target.generator not in _TOLD:
+    if not ctx.options.optimize or ctx.options.overlapping or not ctx.caps.target.tells_disjoint:
         return kernel
     found: set[Array] = set()
     for op in kernel.body.ops:

@@ -101,5 +101,7 @@ def test_where_all_get_there(ptx, size, count):
             subgroup.sync()
             x[i] = 1
 
-    ((name, (mask,)),) = ptx(work)
-    assert name == "bar" and (mask.startswith("%r") if count else mask == ("255" if size == 8 else "-1"))
+    found = ptx(work)
+    assert len(found) == (2 if size == 8 else 1)  # the barrier of a workgroup of a warp is one of the warp
+    for name, (mask,) in found:
+        assert name == "bar" and (mask.startswith("%r") if count else mask == ("255" if size == 8 else "-1"))

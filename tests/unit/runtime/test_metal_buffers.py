@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
+import functools
 import mmap
 from types import SimpleNamespace
 
+import needs
 import numpy as np
 import pytest
 
 from spirograd.runtime import loader
 
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("missing torch", allow_module_level=True)
 if loader.available("vulkan") is not None:
     pytest.skip("missing vulkan", allow_module_level=True)
-
-import torch
 
 import spirograd as sg
 from spirograd.lang import context
 from spirograd.runtime.devices.vulkan import device as vulkan_device
 from spirograd.runtime.devices.vulkan import features, metal_memory
 from spirograd.runtime.devices.vulkan.api import NULL, ffi, lib, number
+
+torch = needs.package("torch")
 
 HOST_MEMORY = "VK_EXT_external_memory_host"
 HOST_POINTER, HOST_IMPORT = 0x80, 1000178000  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, and the structure that imports it
@@ -71,35 +70,41 @@ class Metal:
             step()
 
 
-class MpsTensor(torch.Tensor):
-    """A tensor on "mps", whose storage has the number of a buffer in place of an address."""
+@functools.cache
+def mps_tensors() -> type:
+    """The class of tensors on "mps", made once: torch may be missing."""
 
-    metal: Metal
+    class MpsTensor(torch.Tensor):
+        """A tensor on "mps", whose storage has the number of a buffer in place of an address."""
 
-    @property
-    def device(self):
-        return SimpleNamespace(type="mps", index=0)
+        metal: Metal
 
-    def untyped_storage(self):
-        storage = super().untyped_storage()
-        return SimpleNamespace(data_ptr=lambda: self.metal.handle_at(storage.data_ptr()), nbytes=storage.nbytes)
+        @property
+        def device(self):
+            return SimpleNamespace(type="mps", index=0)
 
-    def clone(self, **options):
-        return tensor(self.metal, super().as_subclass(torch.Tensor).clone(**options))
+        def untyped_storage(self):
+            storage = super().untyped_storage()
+            return SimpleNamespace(data_ptr=lambda: self.metal.handle_at(storage.data_ptr()), nbytes=storage.nbytes)
 
-    def new_zeros(self, shape):
-        return tensor(self.metal, torch.zeros(shape, dtype=self.dtype))
+        def clone(self, **options):
+            return tensor(self.metal, super().as_subclass(torch.Tensor).clone(**options))
 
-    def cpu(self):
-        raise AssertionError("a tensor was copied to the host")
+        def new_zeros(self, shape):
+            return tensor(self.metal, torch.zeros(shape, dtype=self.dtype))
+
+        def cpu(self):
+            raise AssertionError("a tensor was copied to the host")
+
+    return MpsTensor
 
 
-def tensor(metal: Metal, values: torch.Tensor) -> MpsTensor:
+def tensor(metal: Metal, values):
     """Return a tensor on "mps" with a buffer of its own."""
     _, memory = metal.buffer(max(values.numel() * values.element_size(), 1))
     own = torch.frombuffer(memory, dtype=values.dtype, count=values.numel()).view(values.shape)
     own.copy_(values)
-    return own.as_subclass(MpsTensor)
+    return own.as_subclass(mps_tensors())
 
 
 def chain(first: object) -> dict[int, ffi.CData]:
@@ -178,7 +183,7 @@ def metal(monkeypatch):
     monkeypatch.setattr(vulkan_device, "device_functions", lambda device: moltenvk(metal, original[2](device)))
     monkeypatch.setattr(metal_memory, "memory_types", memory_types)
     monkeypatch.setattr(torch.mps, "synchronize", metal.synchronize)
-    monkeypatch.setattr(MpsTensor, "metal", metal, raising=False)
+    monkeypatch.setattr(mps_tensors(), "metal", metal, raising=False)
     sg.init(arch=sg.vulkan)
     yield metal
     sg.reset()
