@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 from spirograd.interop import jax_works
-from spirograd.interop.kernel_function import Arguments, Framework, PureFunction
+from spirograd.interop.kernel_function import Arguments, Framework, Outputs, PureFunction
 from spirograd.interop.xla_frames import Buffer
 from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
 
@@ -39,7 +39,7 @@ class JaxDifferentiable:
     one name for the number that it returns."""
 
     label: str
-    outputs: dict[str, Any]
+    outputs: Outputs
     results: tuple[str, ...]
 
     def digest(self, call: JaxCall) -> str:

@@ -41,6 +41,7 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.session_protocol import Session
 
 F = TypeVar("F", bound="KernelFunction")
+Outputs = dict[str, Any]  # by name: how each is allocated
 Arguments = Mapping[str, Any]  # the arguments of a kernel by name: arrays of the framework, numbers, sequences of numbers
 Shape = Union[
     str, Sequence[int], Callable[..., Sequence[int]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from spirograd.interop.torch_programs import operator_of
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.scalar import describe
 
+# In the form of inputs or outputs: numbers and arrays of the library of the values.
+Results = Any
+
 
 class Operator(Protocol):
     """A program as a function of the arrays of another library: of one for each field and ndarray of the inputs."""
 
-    def __call__(self, *args: object) -> object: ...
+    def __call__(self, *args: object) -> Results: ...
 
 
 def program(
@@ -74,7 +77,7 @@ class Program(NearNames):
         inputs, outputs = self.runs.inputs.leaves, self.runs.outputs.leaves
         return f"<program {self.runs.name}: {len(inputs)} inputs, {len(outputs)} outputs>"
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> Results:
         """Return the outputs for these inputs."""
         values, static = self.values(args, kwargs)
         if any(map(is_torch, values)):
@@ -84,32 +87,32 @@ class Program(NearNames):
         self.runs.run(values, arrays_of_numpy.load, static)
         return self._results("primal")
 
-    def vjp(self, *args: object, **kwargs: object) -> tuple[object, Callable[[object], object]]:
+    def vjp(self, *args: object, **kwargs: object) -> tuple[Results, Callable[[object], Results]]:
         """Return the outputs, and a function that returns the gradients of the inputs, in their form, from those of the outputs."""
         values, static = self.values(args, kwargs)
         run = self.runs.record([np.array(v) for v in values], arrays_of_numpy.load, static)
         outputs = self._results("primal")
 
-        def pullback(adjoints: object) -> object:
+        def pullback(adjoints: object) -> Results:
             self.runs.gradient(run, self.runs.outputs.values(adjoints), arrays_of_numpy.load)
             return self._gradients()
 
         return outputs, pullback
 
-    def value_and_grad(self, *args: object, **kwargs: object) -> tuple[object, object]:
+    def value_and_grad(self, *args: object, **kwargs: object) -> tuple[Results, Results]:
         """Return the output, one number, and the gradients of the inputs. For one input, its gradient alone."""
         self._one_output("value_and_grad")
         value, pullback = self.vjp(*args, **kwargs)
         gradients = pullback(self.runs.outputs.like([1.0]))
         return value, gradients[0] if self.count == 1 and isinstance(gradients, list) else gradients
 
-    def jvp(self, values: Sequence[object] | Mapping[str, object], tangents: object, **static: object) -> tuple[object, object]:
+    def jvp(self, values: Sequence[object] | Mapping[str, object], tangents: object, **static: object) -> tuple[Results, Results]:
         """Return the outputs at ``values``, and their derivatives along ``tangents``, both in the form of the inputs."""
         given, directions = self.runs.inputs.values(values), self.runs.inputs.values(tangents)
         with self.runs.tangent(given, directions, arrays_of_numpy.load, static):
             return self._results("primal"), self._results("dual")
 
-    def hvp(self, values: Sequence[object] | Mapping[str, object], directions: object, **static: object) -> object:
+    def hvp(self, values: Sequence[object] | Mapping[str, object], directions: object, **static: object) -> Results:
         """Return the Hessian of the output, one number, at ``values`` times ``directions``, all in the form of the inputs."""
         self._one_output("hvp")
         given, along = self.runs.inputs.values(values), self.runs.inputs.values(directions)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
-from spirograd.interop.kernel_function import Arguments
+from spirograd.interop.kernel_function import Arguments, Outputs
 from spirograd.interop.torch_batches import looped, over_autograd_batches
 from spirograd.interop.torch_maps import Context, refuse_number
 from spirograd.interop.torch_rules import Active, Maps, Rules, Values, functions_of
@@ -32,7 +32,7 @@ class Differentiable:
     label: str
     inputs: list[str]
     arrays: frozenset[str]
-    outputs: dict[str, Any]
+    outputs: Outputs
     result: DType | None = None
     gradient_follows = True  # whether torch may ask for the gradient of the call that runs: it may, where nobody knows
 
