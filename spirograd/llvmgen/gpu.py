@@ -41,9 +41,9 @@ _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
 # The least operations of a module that is worth a thread of its own, and the most modules of a kernel. (Contact detection of Genesis has
 # 36,000 operations in 11 tasks, of which one has 20,000.)
 _MODULE, _MODULES = 250, 16
-# The most operations of a task for which registers are requested. Genesis on an H200: a line search of 3,225 operations takes 0.397 ms
-# with 128 registers requested and 0.502 ms without, detection of contacts, of 20,264 operations, 0.607 ms with and 0.545 ms without.
-_FEW_REGISTERS = 4096
+# The most operations of a task for which registers are requested. Genesis on an H200: factors by tiles, of 6,300 operations, take 0.51 ms
+# with 96 registers requested and 0.68 ms without, detection of contacts, of 20,264 operations, 0.607 ms with 128 and 0.545 ms without.
+_FEW_REGISTERS = 8192
 # The registers of an invocation whose loads overlap: the assembler takes some 32 otherwise, and n-body, 65,536 bodies on an H200, takes
 # 3.57 ms in place of 2.45. And of one in a workgroup of a subgroup, of which few fit on a multiprocessor. The boxes of Genesis in 30,000
 # environments: factors by tiles 0.51 ms with 96 registers, 0.68 with 139, and 0.46 with 64, which cost 26 % elsewhere (tiles of 32 rows); a
