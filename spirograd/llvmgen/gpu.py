@@ -45,9 +45,9 @@ _MODULE, _MODULES = 250, 16
 # with 96 registers requested and 0.68 ms without, detection of contacts, of 20,264 operations, 0.607 ms with 128 and 0.545 ms without.
 _FEW_REGISTERS = 8192
 # The registers of an invocation whose loads overlap: the assembler takes some 32 otherwise, and n-body, 65,536 bodies on an H200, takes
-# 3.57 ms in place of 2.45. And of one in a workgroup of a subgroup, of which few fit on a multiprocessor. The boxes of Genesis in 30,000
-# environments: factors by tiles 0.51 ms with 96 registers, 0.68 with 139, and 0.46 with 64, which cost 26 % elsewhere (tiles of 32 rows); a
-# line search 0.45 ms, 0.52 with 115.
+# 3.57 ms in place of 2.45. In workgroups of a subgroup, of which few fit on a multiprocessor, fewer registers are better: a line search of
+# Genesis 0.45 ms with 96, 0.52 with 115; and too many for other tasks: factors by tiles 0.50 ms with at most 128, 0.68 with 139. With 64,
+# these take 0.46 ms, but factors by larger tiles 0.43 in place of 0.34.
 _OVERLAPPING, _SUBGROUP = 128, 96
 # Operations that lanes run together. LLVM unrolls a body with them only if no iterations are left over, and warns otherwise.
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
@@ -233,10 +233,10 @@ def _registers(task: Region, size: int, subgroup: int) -> int:
     """Return the registers to request for an invocation of a task in workgroups of ``size``, 0 to leave them to the assembler."""
     if sum(op.code not in (ops.const, ops.slot) for op in task.walk()) > _FEW_REGISTERS:
         return 0
-    wide = any(op.type is f64 or op.code is ops.matrix_product for op in task.walk())
-    if size <= subgroup and not wide:
-        return _SUBGROUP
-    return _OVERLAPPING if _reads_in_loops(task) else 0
+    overlapping = _reads_in_loops(task)
+    if size > subgroup or any(op.type is f64 or op.code is ops.matrix_product for op in task.walk()):
+        return _OVERLAPPING if overlapping else 0
+    return _SUBGROUP if overlapping else _OVERLAPPING
 
 
 def _reads_in_loops(task: Region) -> bool:
