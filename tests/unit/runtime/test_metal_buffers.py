@@ -8,8 +8,8 @@ would import the buffer by VK_EXT_external_memory_metal. Tensors are torch's own
 from __future__ import annotations
 
 import ctypes
-import gc
 import functools
+import gc
 import mmap
 from types import SimpleNamespace
 
