@@ -80,7 +80,8 @@ class ProgramRuns:
         self.inputs, self.outputs, self.options = inputs, outputs, options
         self._state, self._checks = state, check
         self._initial: list[Saved] | None = None  # of the state, from the first run on
-        self._written: dict[Key, bool] = {}  # by memory that the first run used
+        self._written: dict[Key, bool] = {}  # by memory that checked runs used
+        self._checked: list[Static] = []  # the other arguments whose runs depend on inputs only
         self._numbers: list[int | None] = []  # of launches: those of the first run, and what longer runs add
         self._draws = False  # whether launches draw random numbers
         self._last: Run | None = None
@@ -137,8 +138,10 @@ class ProgramRuns:
             raise SpirogradRuntimeError(render("a program cannot run inside of a tape or of a `FwdMode`", None, hint))
         if self._initial is None:
             self._initial = [Saved(Stored(getattr(m, "name", "state"), memory_identity(m)[1]), None) for m in self._state.leaves]
+        if static not in self._checked:
             self._set(values, load)
             self._first_run(values, load, static)
+            self._checked.append(dict(static))
         self._set(values, load)
 
     def _set(self, values: Sequence[object], load: Load) -> None:
@@ -152,9 +155,9 @@ class ProgramRuns:
     # --- whether it is a function of its inputs ---------------------------------------------------------------------------
 
     def _first_run(self, values: Sequence[object], load: Load, static: Static) -> None:
-        """Find out what memory the function writes, and whether the outputs depend on what that held before."""
+        """Find out what memory the function writes with these other arguments, and whether the outputs depend on what that held before."""
         first = self._observed(static)
-        self._written = {key: used.written for key, used in first.used.items()}
+        self._written.update({key: used.written or self._written.get(key, False) for key, used in first.used.items()})
         declared = {memory_identity(m)[0] for tree in (self.inputs, self._state) for m in tree.leaves}
         declared |= {memory_identity(m)[0] for m in self._cleared}
         hidden = {key: used for key, used in first.used.items() if used.written and key not in declared}

@@ -45,10 +45,10 @@ def program(
     outputs, calls ``function``, and returns copies of the outputs in their form. Other named arguments go to ``function`` as they are.
 
     ``state``: other memory whose contents the function uses and changes; each call finds what the first one found. Everything else that
-    the function writes, it must set before it reads: the first call runs the function again, on other contents, and compares
-    (``check=False`` leaves that out). ``checkpoints``, ``memory_GB``: as of `Tape`.
+    the function writes, it must set before it reads: the first call with each set of other arguments runs the function again, on other
+    contents, and compares (``check=False`` leaves that out). ``checkpoints``, ``memory_GB``: as of `Tape`.
 
-    Values may be numbers and arrays of NumPy, or tensors of torch, for which the function is an operator with derivatives. Raises
+    Values may be numbers and arrays of NumPy, or arrays of torch or JAX, which then differentiate the function. Raises
     SpirogradTypeError for what is no field and no ndarray, SpirogradRuntimeError for memory without a gradient; a call raises
     SpirogradRuntimeError if the outputs depend on other memory that the function writes.
     """

@@ -205,8 +205,8 @@ def test_copies_and_fills():
 
 
 def accumulating():
-    x, kept, count, out = sg.field(sg.f32, 3, needs_grad=True), *(sg.field(t, 3) for t in (sg.f32, sg.i32)), sg.field(sg.f32, 3)
-    out = sg.field(sg.f32, 3, needs_grad=True)
+    x, out = (sg.field(sg.f32, 3, needs_grad=True) for _ in range(2))
+    kept, count = sg.field(sg.f32, 3), sg.field(sg.i32, 3)
 
     @sg.kernel
     def run():
@@ -222,11 +222,26 @@ def test_hidden_state_is_an_error():
     x, kept, count, out, run = accumulating()
     kept.fill(1.0)
     p = sg.ad.program(run, x, out)
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"depend on what `kept`, `count` held before the call"):
-        p(np.ones(3))
+    for _ in range(2):
+        with pytest.raises(sg.SpirogradRuntimeError, match=r"depend on what `kept`, `count` held before the call"):
+            p(np.ones(3))
     assert kept.to_numpy().tolist() == [1.0] * 3 and count.to_numpy().tolist() == [0] * 3
     with pytest.raises(sg.SpirogradRuntimeError, match=r"depend on what `count` held"):
         sg.ad.program(run, x, out, state=[kept])(np.ones(3))
+
+
+def test_other_arguments_may_reveal_hidden_state():
+    x, _, _, out, run = accumulating()
+
+    @sg.kernel
+    def copy():
+        for i in x:
+            out[i] = x[i]
+
+    p = sg.ad.program(lambda counts: run() if counts else copy(), x, out)
+    assert p(np.ones(3), counts=False).tolist() == [1.0] * 3
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"depend on what `kept`, `count`"):
+        p(np.ones(3), counts=True)
 
 
 def test_state_is_as_in_the_first_call():
@@ -236,7 +251,7 @@ def test_state_is_as_in_the_first_call():
     p = sg.ad.program(run, x, out, state=[kept, count])
     for _ in range(3):
         assert p(np.ones(3)).tolist() == [6.0] * 3
-    assert p.value_and_grad is not None and p.vjp(np.ones(3))[1](np.ones(3))[0].tolist() == [6.0] * 3
+    assert p.vjp(np.ones(3))[1](np.ones(3))[0].tolist() == [6.0] * 3
 
 
 def test_constants_may_change_between_calls_but_not_before_the_gradient():
