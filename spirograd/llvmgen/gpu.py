@@ -49,7 +49,9 @@ _FEW_REGISTERS = 8192
 # Genesis 0.45 ms with 96, 0.52 with 115; and too many for other tasks: factors by tiles 0.50 ms with at most 128, 0.68 with 139. With 64,
 # these take 0.46 ms, but factors by larger tiles 0.43 in place of 0.34.
 _OVERLAPPING, _SUBGROUP = 128, 96
-# Operations that lanes run together. LLVM unrolls a body with them only if no iterations are left over, and warns otherwise.
+# Operations that lanes run together, and how often a body with them is unrolled. LLVM does so only if no iterations are left over, and warns
+# otherwise.
+_UNROLL_TOGETHER = 8
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are reserved for arguments that it adds.
@@ -321,8 +323,9 @@ def _unroll_count(loop: Op) -> int:
     first, end = loop.args[:2]
     constant = first.code is ops.const and end.code is ops.const
     trips = end.attr - first.attr if constant else 0
-    count = _MOST_UNROLL if trips >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH else _UNROLL
     together = not _TOGETHER.isdisjoint(loop.regions[0].codes)
+    often = _UNROLL_TOGETHER if together else _UNROLL
+    count = _MOST_UNROLL if trips >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH else often
     return 0 if together and (not trips or trips % count) else count
 
 

@@ -15,6 +15,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Op, PrivateCopy, SharedRef
 from spirograd.ir.text import parse
+from spirograd.llvmgen import gpu
 from spirograd.llvmgen.gpu import entry_names
 from spirograd.llvmgen.ptx import capabilities
 from validation.profiles import PTX
@@ -69,7 +70,7 @@ def test_small_workgroups_and_loops_take_one_iteration_at_a_time() -> None:
     assert "st.global.v4" not in ptx(loop(body))
 
 
-def test_registers_for_loads_of_a_loop_that_overlap() -> None:
+def test_registers_for_loads_of_a_loop_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that only reads is given registers; one that stores what it read, that is the task's own, or that is in a long task, is
     not."""
 
@@ -87,7 +88,8 @@ def test_registers_for_loads_of_a_loop_that_overlap() -> None:
     assert re.findall(r"\.minnctapersm (\d+)", ptx(loop(body), loop(body, size=1024))) == ["8", "1"]
     assert re.findall(r"\.minnctapersm (\d+)", ptx(loop(body, size=32), caps=capabilities("sm_90"))) == ["21"]
     assert ".minnctapersm" not in ptx(loop(lambda b, i: body(b, i, store=True)))
-    assert ".minnctapersm" not in ptx(loop(lambda b, i: body(b, i, before=8200)))
+    monkeypatch.setattr(gpu, "_FEW_REGISTERS", 50)
+    assert ".minnctapersm" not in ptx(loop(lambda b, i: body(b, i, before=60)))
     assert ".minnctapersm" not in ptx(loop(doubled(TREES, f32)))
 
 
