@@ -49,8 +49,8 @@ _FEW_REGISTERS = 8192
 # Genesis 0.45 ms with 96, 0.52 with 115; and too many for other tasks: factors by tiles 0.50 ms with at most 128, 0.68 with 139. With 64,
 # these take 0.46 ms, but factors by larger tiles 0.43 in place of 0.34.
 _OVERLAPPING, _SUBGROUP = 128, 96
-# Operations that lanes run together, and how often a body with them is unrolled. LLVM does so only if no iterations are left over, and warns
-# otherwise.
+# Operations that lanes run together, and how often a body with them is unrolled. LLVM does so only if no iterations are left over, and
+# warns otherwise.
 _UNROLL_TOGETHER = 8
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
