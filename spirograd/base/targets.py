@@ -60,7 +60,7 @@ class Target:
     simplifies_floats: bool = False
     # A loop-carried vector that is indexed at run time is one value in local memory, rather than its elements.
     local_vectors: bool = False
-    # The compiler of the device makes use of what it is told of memory that does not overlap.
+    # The compiler of the device uses marks of memory that does not overlap.
     tells_disjoint: bool = False
     # Modules pass through naga, which accepts a subset of SPIR-V: it rejects NoContraction and OpSourceContinued (`spirvgen.naga_check`),
     # and drops barriers of subgroups.

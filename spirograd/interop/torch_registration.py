@@ -34,7 +34,7 @@ class Differentiable:
     arrays: frozenset[str]
     outputs: Outputs
     result: DType | None = None
-    gradient_follows = True  # whether torch may ask for the gradient of the call that runs: it may, where nobody knows
+    gradient_follows = True  # whether torch may ask for the gradient of the current call; True where that is not known
 
     # --- the maps --------------------------------------------------------------------------------------------------------
 
