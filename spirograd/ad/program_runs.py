@@ -138,7 +138,7 @@ class ProgramRuns:
             raise SpirogradRuntimeError(render("a program cannot run inside of a tape or of a `FwdMode`", None, hint))
         if self._initial is None:
             self._initial = [Saved(Stored(getattr(m, "name", "state"), memory_identity(m)[1]), None) for m in self._state.leaves]
-        if static not in self._checked:
+        if not any(same_arguments(static, known) for known in self._checked):
             self._set(values, load)
             self._first_run(values, load, static)
             self._checked.append(dict(static))
@@ -270,8 +270,17 @@ class _Observed:
     outputs: list[Array]
 
 
+def same_arguments(some: Static, others: Static) -> bool:
+    """Return whether the function gets the same arguments: the same objects, or numbers and text of one type that print alike. 1, 1.0 and
+    True are equal, and so are 0.0 and -0.0, but kernels distinguish them."""
+    plain = (int, float, complex, str, bytes)
+    return some.keys() == others.keys() and all(
+        a is b or (type(a) is type(b) and isinstance(a, plain) and repr(a) == repr(b)) for a, b in zip(some.values(), map(others.get, some))
+    )
+
+
 def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:
-    """Return whether arrays hold the same bits, or NaN both."""
+    """Return whether arrays hold equal numbers, or NaN both."""
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(some, others))
 
 

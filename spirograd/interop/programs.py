@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from spirograd.ad.program_memory import Tree
-from spirograd.ad.program_runs import ProgramRuns, Static
+from spirograd.ad.program_runs import ProgramRuns, Static, same_arguments
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.interop import arrays_of_numpy
@@ -84,18 +84,21 @@ class Program(NearNames):
             return self._outputs_like(self._torch_operator(static)(*_tensors(values)))
         if any(map(_is_jax, values)):
             return self._outputs_like(self._jax_function(static)(*values))
-        self.runs.run(values, arrays_of_numpy.load, static)
-        return self._results("primal")
+        with self.runs.exclusive():
+            self.runs.run(values, arrays_of_numpy.load, static)
+            return self._results("primal")
 
     def vjp(self, *args: object, **kwargs: object) -> tuple[Results, Callable[[object], Results]]:
         """Return the outputs, and a function that returns the gradients of the inputs, in their form, from those of the outputs."""
         values, static = self.values(args, kwargs)
-        run = self.runs.record([np.array(v) for v in values], arrays_of_numpy.load, static)
-        outputs = self._results("primal")
+        with self.runs.exclusive():
+            run = self.runs.record([np.array(v) for v in values], arrays_of_numpy.load, static)
+            outputs = self._results("primal")
 
         def pullback(adjoints: object) -> Results:
-            self.runs.gradient(run, self.runs.outputs.values(adjoints), arrays_of_numpy.load)
-            return self._gradients()
+            with self.runs.exclusive():
+                self.runs.gradient(run, self.runs.outputs.values(adjoints), arrays_of_numpy.load)
+                return self._gradients()
 
         return outputs, pullback
 
@@ -152,7 +155,7 @@ class Program(NearNames):
         return self._known(self._functions, static, JaxProgram)
 
     def _known(self, known: list[tuple[Static, Operator]], static: Static, make: Callable[[ProgramRuns, Static], Operator]) -> Operator:
-        found = next((one for other, one in known if other == static), None)
+        found = next((one for other, one in known if same_arguments(other, static)), None)
         if found is None:
             found = make(self.runs, static)
             known.append((static, found))

@@ -296,6 +296,22 @@ def test_mistakes():
         p(X, RATE)
 
 
+def test_arguments_that_are_equal_but_differ():
+    """1, 1.0 and True, and 0.0 and -0.0, are different arguments: for torch each has an operator of its own."""
+    x, out = (sg.field(sg.f32, (), needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def scale(factor: sg.f32):
+        for _ in range(1):
+            out[None] = x[None] * factor
+
+    p = sg.ad.program(lambda factor: scale(2.0 if isinstance(factor, bool) else factor), x, out)
+    for value, wanted in ((1, 1.0), (True, 2.0), (1.0, 1.0), (0.0, 0.0), (-0.0, -0.0)):
+        for given in (1.0, torch.tensor(1.0)):
+            found = float(p(given, factor=value))
+            assert found == wanted and np.signbit(found) == np.signbit(wanted)
+
+
 # --- torch and JAX -----------------------------------------------------------------------------------------------------
 
 
