@@ -294,7 +294,7 @@ def test_a_command_buffer_that_is_not_begun_ahead():
 
 
 def test_equal_launches_are_submitted_again():
-    """Of random series of few launches, many are equal to one of the last series. Fills are recorded by Python, so they end a log."""
+    """Random series of a few launches repeat often. Python records fills, so a fill ends a log."""
     a, b = sg.ndarray(sg.f32, 64), sg.ndarray(sg.f32, 64)
     for _ in range(native_calls._PATIENCE + 1):
         affine(a, 1.0, 0.0)
