@@ -35,6 +35,7 @@ from spirograd.runtime.devices.gpu.driver_graphs import (
 )
 from spirograd.runtime.devices.gpu.features import Features
 from spirograd.runtime.devices.gpu.readback import CellArrival, pinned_cells
+from spirograd.runtime.devices.gpu.repeated_launch import GraphLaunch, RepeatedLaunch
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.gpu.timer import GpuTimer
@@ -406,16 +407,7 @@ class GpuDevice(StreamedDevice):
         """
         if executable.by_address:
             return None
-        groups = [task.groups(count) for task, count in zip(executable.tasks, counts)]
-        memory, failed = call.prepared(self._code, executable.words, executable.nbytes, groups)
-
-        def report(_: int) -> None:
-            with self._turn:
-                word = ctypes.c_uint64.from_address(failed)
-                code, word.value = word.value, 0
-                self._driver.check(code, f"launch kernel {executable.name}")
-
-        return NativeEntry(self._code.prepared, ctypes.addressof(memory), self._turn.lock, (executable, memory), failed, report)
+        return RepeatedLaunch(self, executable, tuple(counts)).entry(self._code.prepared)
 
     # --- streams ---
 
@@ -503,6 +495,10 @@ class GpuDevice(StreamedDevice):
                 return self._loaded_graph(recorder.record(loop), ())
             except CannotBeRecorded:
                 return None
+
+    def entry_of(self, recorded: DriverGraph) -> NativeEntry:
+        """See `RecordsLoops.entry_of`."""
+        return GraphLaunch(self, recorded).entry(self._code.repeat)
 
     def _loaded_graph(self, handle: int, steps: Sequence[Step | Sections]) -> DriverGraph:
         loaded = Loaded(self._driver.graph_unload, handle)
