@@ -48,10 +48,8 @@ from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
 if TYPE_CHECKING:
     from spirograd.runtime.native import launch_function
 
-# Tasks with at least this number of operations per invocation, without loops, run faster in few invocations that stride, because starting
-# an invocation takes some operations. H200, 128M f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367
-# ms in 131,072 groups, 0.319 ms in 64 groups per multiprocessor. A copy is slower in so few groups.
-_LONG, _LONG_GROUPS = 320, 64
+# Workgroups per multiprocessor of tasks that stride, see `TaskInfo.strides`. An H200 takes as long with 16 to 128 of them.
+_STRIDING = 64
 _SOMEWHERE = 256  # The address that stands for an array of other libraries without elements and without an address.
 
 
@@ -307,8 +305,8 @@ class GpuDevice(StreamedDevice):
         Where only the device knows the number of iterations, the grid has as many groups as run at the same time.
         """
         each, most, _ = grid_limits(task, self.caps, "discrete")
-        if task.operations >= _LONG and not task.loops:
-            most = min(most, _LONG_GROUPS * self._processors)
+        if task.strides:
+            most = min(most, _STRIDING * self._processors)
         return each, most, max(min(most, self._processors * usage.resident), 1)
 
     def code_stages(self, kernel: CompiledKernel) -> dict[str, Stage]:
