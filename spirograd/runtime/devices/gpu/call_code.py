@@ -108,9 +108,10 @@ def _is_equal(block: int, launch: int) -> bool:
         i64[launch + EQUAL] = 0
         i64[launch + GRAPH] = 0
         return False
-    i64[launch + EQUAL] = i64[launch + EQUAL] + 1
-    if i64[launch + EQUAL] == i64[launch + PATIENCE]:
-        i64[launch + FAILED] = RECORD
+    if i64[launch + GRAPH] == 0:
+        i64[launch + EQUAL] = i64[launch + EQUAL] + 1
+        if i64[launch + EQUAL] == i64[launch + PATIENCE]:
+            i64[launch + FAILED] = RECORD
     return True
 
 
