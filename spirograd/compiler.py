@@ -372,7 +372,7 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
             _with_code(info, entry, op.attr),
             group_size=op.attr.group_size,  # several groups of the program may share a workgroup
             coarsening=op.attr.coarsening,
-            strides=not info.loops and not info.grouped and strides(op.regions[0]),
+            strides=(info.grouped or not info.loops) and strides(op.regions[0], info.grouped),
         )
         for op, info, entry in named
     )
