@@ -11,7 +11,7 @@ import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.algorithms import in_kernels
 from spirograd.base import later
-from spirograd.compat import facade, internals, launch_graphs, log_functions, old_names
+from spirograd.compat import facade, internals, launch_graphs, linear_solvers, log_functions, old_names
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType, VectorType
 from spirograd.lang.data.axes import axes
@@ -168,7 +168,7 @@ MODULES: dict[str, Names] = {
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
     "algorithms": public(algorithms) | several(in_kernels, in_kernels.NAMES),
-    "linalg": public(linalg),
+    "linalg": {**public(linalg), "SparseSolver": linear_solvers.SparseSolver},
     "aot": {},
     **{f"{path}simt": several(simt, "Tile16x16 Tile32x32") for path in ("", "lang.")},
     **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in ("block", "grid", "subgroup", "warp")},
