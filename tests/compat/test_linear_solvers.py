@@ -2,13 +2,14 @@
 
 import warnings
 
+import needs
 import numpy as np
 import pytest
 
 import spirograd as sg
 from spirograd.compat import taichi as ti
 
-scipy_sparse = pytest.importorskip("scipy.sparse")
+scipy_sparse = needs.package("scipy.sparse")
 pytestmark = pytest.mark.archs("cpu")  # SciPy solves on the host
 
 MATRIX = np.array([[5.0, -2.0, 0.5], [1.0, 6.0, -1.0], [2.0, 0.0, 7.0]])
