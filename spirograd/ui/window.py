@@ -11,7 +11,9 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 
+from spirograd.base.errors import SpirogradValueError
 from spirograd.base.near_names import NearNames
+from spirograd.tools.canvas import colours
 from spirograd.tools.events import Event, EventType
 from spirograd.tools.pictures import as_array, as_bytes, imresize, imwrite
 from spirograd.tools.window import GUI
@@ -220,8 +222,8 @@ class Canvas(NearNames):
         self.lines(np.stack([begin, end], 1).reshape(-1, 2), width, color=color)
 
     def contour(self, scalar_field: object, cmap_name: str = "plasma", normalize: bool = False) -> None:
-        """Fill the canvas with the values of a field with two axes, in grey, or by the colour map of Matplotlib ``cmap_name`` if that is
-        installed; ``normalize``: scale the values to [0, 1]."""
+        """Fill the canvas with the values of a field with two axes, by a colour map: plasma, viridis, inferno, magma, jet or gray;
+        ``normalize``: scale the values to [0, 1]."""
         values = as_array(scalar_field).astype(np.float32)
         if normalize:
             values = (values - values.min()) / max(float(values.max() - values.min()), 1e-20)
@@ -245,10 +247,23 @@ def _kinds(tag: EventType | None) -> tuple[EventType, ...]:
     return (PRESS, RELEASE) if tag is None else (tag,)
 
 
+# Colour maps by the names of Matplotlib: colours at equal distances, between which values are interpolated.
+_MAPS = {
+    "plasma": (0x0D0887, 0x7E03A8, 0xCC4778, 0xF89540, 0xF0F921),
+    "viridis": (0x440154, 0x3B528B, 0x21918C, 0x5EC962, 0xFDE725),
+    "inferno": (0x000004, 0x57106E, 0xBC3754, 0xF98E09, 0xFCFFA4),
+    "magma": (0x000004, 0x51127C, 0xB73779, 0xFC8961, 0xFCFDBF),
+    "jet": (0x00007F, 0x007FFF, 0x7FFF7F, 0xFF7F00, 0x7F0000),
+    "gray": (0x000000, 0xFFFFFF),
+}
+
+
 def _mapped(values: Floats, name: str) -> Floats:
-    """Return the colours of values, or the values if Matplotlib is not installed."""
-    try:
-        from matplotlib import colormaps
-    except ImportError:
-        return values
-    return np.asarray(colormaps[name](values)[..., :3], np.float32)
+    """Return the colours of values in [0, 1]. Raises SpirogradValueError for an unknown map."""
+    if name not in _MAPS:
+        raise SpirogradValueError(f"`cmap_name` is one of {', '.join(_MAPS)}, not {name!r}")
+    known = colours(np.array(_MAPS[name]))
+    at = np.clip(np.nan_to_num(values), 0, 1) * (len(known) - 1)
+    below = np.minimum(at.astype(np.int64), len(known) - 2)
+    share = (at - below)[..., None]
+    return np.asarray(known[below] * (1 - share) + known[below + 1] * share, np.float32)

@@ -76,6 +76,20 @@ def test_pictures_are_scaled(window: sg.ui.Window) -> None:
     assert np.allclose(window.get_image_buffer_as_numpy()[35, 45, :3], int(small[3, 4, 0] * 255) / 255)
 
 
+def test_contours_and_vector_fields(window: sg.ui.Window) -> None:
+    values = np.linspace(0, 8, WIDTH, dtype=np.float32)[:, None].repeat(HEIGHT, 1)
+    window.get_canvas().contour(values, normalize=True)
+    picture = window.get_image_buffer_as_numpy()[:, 0, :3] * 255
+    assert np.allclose(picture[[0, -1]], [[0x0D, 0x08, 0x87], [0xF0, 0xF9, 0x21]]) and (np.diff(picture[:150, 0]) > 0).all()
+    with pytest.raises(sg.SpirogradValueError, match="`cmap_name` is one of plasma"):
+        window.get_canvas().contour(values, "nothing")
+    window.show()
+    vectors = np.zeros((10, 10, 2), np.float32)
+    vectors[5, 5] = [2, 0]
+    window.get_canvas().vector_field(vectors, color=RED)
+    assert np.flatnonzero(_red(window).any(1)).tolist() == list(range(100, 120))
+
+
 def test_a_sphere_is_lit_on_the_side_of_the_light(window: sg.ui.Window) -> None:
     scene = _camera(window)
     scene.ambient_light((0.25, 0.25, 0.25))
