@@ -183,7 +183,7 @@ MODULES: dict[str, Names] = {
     "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph_statements),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
-    "ui": public(ui) | _PICTURE_WINDOW,
+    "ui": public(ui) | _PICTURE_WINDOW | several(facade, "check_ggui_availability"),
     "ui.gui": _PICTURE_WINDOW,
     "ui.window": several(ui, "Window"),
     "ui.canvas": several(ui, "Canvas"),

@@ -23,11 +23,15 @@ GREY = (0.5, 0.5, 0.5)
 
 
 def points_of(positions: object, dimensions: int, what: str) -> Floats:
-    """Return positions as (n, dimensions) floats. Raises SpirogradValueError for other shapes."""
+    """Return positions of two or three coordinates as (n, dimensions) floats: a missing third coordinate is 0, and it is left out in two
+    dimensions. Raises SpirogradValueError for other shapes."""
     array = as_array(positions)
-    if array.ndim == 0 or array.shape[-1] != dimensions:
-        raise SpirogradValueError(f"`{what}` has {dimensions} coordinates for each point, got an array of shape {array.shape}")
-    return array.astype(np.float32).reshape(-1, dimensions)
+    if array.ndim == 0 or array.shape[-1] not in (2, 3):
+        raise SpirogradValueError(f"`{what}` has two or three coordinates for each point, got an array of shape {array.shape}")
+    points = np.zeros((array.size // array.shape[-1], dimensions), np.float32)
+    shared = min(dimensions, array.shape[-1])
+    points[:, :shared] = array.reshape(-1, array.shape[-1])[:, :shared]
+    return points
 
 
 def hues_of(color: object, per_vertex_color: object, count: int) -> Floats:

@@ -68,6 +68,21 @@ def test_later_shapes_cover_earlier_ones_and_the_background_stays(window: sg.ui.
         window.show()
 
 
+def test_positions_have_two_or_three_coordinates(window: sg.ui.Window) -> None:
+    canvas, scene = window.get_canvas(), _camera(window)
+    canvas.circles(np.array([[0.5, 0.5, 9.0]]), radius=0.1, color=RED)
+    assert _red(window)[100, 50]
+    window.show()
+    scene.ambient_light((1, 1, 1))
+    scene.particles(np.zeros((1, 2)), radius=1.0, color=RED)
+    canvas.scene(scene)
+    assert _red(window)[100, 50]
+    with pytest.raises(
+        sg.SpirogradValueError, match=r"`centers` has two or three coordinates for each point, got an array of shape \(4,\)"
+    ):
+        canvas.circles(np.zeros(4), radius=0.1)
+
+
 def test_pictures_are_scaled(window: sg.ui.Window) -> None:
     small = np.random.default_rng(0).random((20, 10, 3)).astype(np.float32)
     window.get_canvas().set_image(small)
