@@ -181,6 +181,7 @@ if TYPE_CHECKING:
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
+    from spirograd import ui as ui
     from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
@@ -466,7 +467,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools", "ui"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 
