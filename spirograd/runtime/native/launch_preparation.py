@@ -12,6 +12,7 @@ import numpy as np
 from spirograd.base.arrays import Array
 from spirograd.base.artifact import NARROW, CompiledKernel, DisjointArray, Slot
 from spirograd.base.dtypes import DType
+from spirograd.base.launch_cursor import StepKind
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
@@ -40,14 +41,13 @@ _NOWHERE = MOST_BLOCK_BYTES - 8
 class Prepared:
     """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
 
-    ``about``: equal for records of the same calls. ``ticks``: the number of ticks that a launch takes for its writes.
+    ``about``: equal for records of the same calls.
     """
 
     number: int
     record: bytes
     objects: tuple[object, ...]
     about: tuple[object, ...]
-    ticks: int
 
 
 class LaunchSteps:
@@ -83,7 +83,7 @@ class LaunchSteps:
         self._steps: list[_Step] = []
         self._locked: list[_Step] = []
         self._after: list[_Step] = []
-        self._objects: list[object] = []
+        self._objects: list[object] = [record.step]
         self._flat = 0
         self._held = self._buffers = 0
         self._scalars: dict[int, Slot] = {}
@@ -95,6 +95,8 @@ class LaunchSteps:
                 self._arrays.setdefault(slot.index, []).append(slot)
         if len(block) > _NOWHERE:
             raise NotPrepared
+        if record.step is not None:
+            self._steps.append(("next_step", record.step.cursor.address, record.step.number, 0))
 
     # --- the current object ------------------------------------------------------------------------------------------------
 
@@ -299,6 +301,15 @@ class LaunchSteps:
         """Record that the launch writes this part of an allocation."""
         self._after.append(("tick", self._named(part), self._named(generations), 0))
 
+    def advanced(self, step: StepKind) -> None:
+        """Advance the cursor of a tape, after the writes of the launch."""
+        self._locked.append(("begin_step", step.cursor.address, 0, 0))
+        self._after.append(("end_step", step.cursor.address, self._ticks(), 0))
+
+    def _ticks(self) -> int:
+        """Return the number of ticks that a launch takes for its writes."""
+        return sum(name in ("tick", "tick_held") for name, *_ in self._after)
+
     def _written(self, kind: str, index: int) -> Iterable[str]:
         """Return the parts of an argument or a tree that the kernel writes."""
         assert self._kernel is not None
@@ -322,12 +333,11 @@ class LaunchSteps:
         after_at = locked_at + len(locked)
         block_at = after_at + len(after)
         nbytes, of = len(self._block), self._record
-        suspensions = 0 if of.last_write is None else 1  # that of the open tape
+        suspensions = 0 if of.step is None else 1  # that of the open tape
         words = (block_at + nbytes, of.number, suspensions, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
         record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
-        ticks = sum(name in ("tick", "tick_held") for name, *_ in self._after)
-        return Prepared(self._record.number, record, (*self._objects, *keep), about, ticks)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about)
 
     def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)
