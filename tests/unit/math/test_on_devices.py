@@ -91,7 +91,7 @@ class Runner:
         return out[: len(inputs[0])]
 
     def flushes(self, t: DType, *values: Any) -> Any:
-        """Return where the device may take one of ``values`` for 0: for subnormals, if it adds two of them to 0, as lavapipe of Mesa 26.2 does."""
+        """Return where the device may take one of ``values`` for 0: for subnormals, if it adds two to 0, as lavapipe of Mesa 26.2 does."""
         tiny = np.finfo(t.np).tiny
         if self.run(ops.add, t, np.array([tiny / 8], t.np), np.array([tiny / 8], t.np))[0]:
             return np.zeros(values[0].shape, bool)
