@@ -11,7 +11,7 @@ from spirograd.simt import block, subgroup
 
 
 def _field(t: Any, *shape: int) -> Any:
-    return sg.field(t, shape, needs_grad=True)
+    return sg.field(t, shape, needs_grad=True, needs_dual=True)
 
 
 # --- shared arrays and barriers ----------------------------------------------------------------------------------------------
@@ -288,6 +288,7 @@ def reductions_of_blocks(t: Any) -> Program:
 
 
 def exchanges(t: Any) -> Program:
+    """All exchanges are within 4 lanes, because subgroups have 8 lanes or more, depending on the device."""
     n = 40
     x, y = _field(t, n), _field(t, n)
 
@@ -298,7 +299,8 @@ def exchanges(t: Any) -> Program:
             v = x[i]
             lanes = sg.min(4, n - i // 4 * 4)
             w = subgroup.shuffle(v, subgroup.invocation_id() // lanes * lanes) * v
-            w += subgroup.shuffle_xor(v * v, 1) + subgroup.shuffle_up(v, 1) * subgroup.shuffle_down(w, 2)
+            up, down = subgroup.shuffle_up(v, 1), subgroup.shuffle_down(w, 2)
+            w += subgroup.shuffle_xor(v * v, 1) + sg.select(i % 4 > 0, up, v) * sg.select(i % 4 < 2, down, w)
             for k in range(3):
                 w = w * 0.5 + sg.sin(subgroup.shuffle_xor(w, 2)) * v
             y[i] = w
@@ -315,8 +317,8 @@ def reductions_of_subgroups(t: Any) -> Program:
         sg.loop_config(block_dim=32)
         for i in range(n):
             v = x[i]
-            total = subgroup.reduce_add(v * v) * subgroup.reduce_min_tiled(v, 2)
-            y[i] = total + subgroup.inclusive_add_tiled(v, 2) * v + subgroup.exclusive_mul_tiled(v, 1) * subgroup.reduce_max(v)
+            total = subgroup.reduce_add_tiled(v * v, 3) * subgroup.reduce_min_tiled(v, 2)
+            y[i] = total + subgroup.inclusive_add_tiled(v, 2) * v + subgroup.exclusive_mul_tiled(v, 1) * subgroup.reduce_max_tiled(v, 3)
             y[i] += subgroup.segmented_reduce_add_tiled(v * v, i % 3 == 0, 3) * v
 
     return Program(combine, [x, y])
