@@ -282,7 +282,7 @@ class _Pipeline:
             kernel.name, caps.target_name, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
         )
         artifact.stage_locs = self.stage_locs
-        artifact.adstacks = tuple(adstacks_of(kernel).values())
+        artifact.adstacks = tuple(adstacks_of(kernel, caps.target.slots_by_thread).values())
         artifact.space_limits = self.space_limits
         artifact.disjoint = compared_arrays(kernel, found)
         artifact.recursive = bool(kernel.recursive())

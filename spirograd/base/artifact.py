@@ -176,7 +176,8 @@ class AdstackInfo:
 
     Each concurrent invocation of the task named ``task`` has a thread slot of its own; if ``task`` is None, the serial tasks share one.
     ``slots``: the number of the size that counts the invocations that use the adstack, if the launch may have more. ``claimed``: whether
-    these are the invocations that pass a guard, each of which claims a thread slot, and not the first ones.
+    these are the invocations that pass a guard, each of which claims a thread slot, and not the first ones. ``threads``: the number of
+    threads of a group that share a thread slot, on the CPU, which runs them one after the other.
     """
 
     name: str
@@ -186,6 +187,7 @@ class AdstackInfo:
     task: str | None
     slots: Index | None = None
     claimed: bool = False
+    threads: GroupSize = 1
 
     @property
     def guard(self) -> int | None:
@@ -195,7 +197,7 @@ class AdstackInfo:
     @property
     def words(self) -> int:
         """32-bit words of an entry."""
-        return self.width * self.dtype.size // 4
+        return self.threads * self.width * self.dtype.size // 4
 
 
 @dataclass(frozen=True, slots=True)
