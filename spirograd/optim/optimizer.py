@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TypeVar
@@ -218,15 +219,25 @@ class Optimizer(NearNames):
         np.savez(path, **arrays, **{_FILE_GROUPS: np.array(json.dumps(groups))})  # type: ignore[arg-type]
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Set the state to that in ``path``, which `save` wrote. Raises as `load_state_dict`."""
+        """Set the state to that in ``path``, which `save` wrote. Raises as `load_state_dict`, and SpirogradValueError for other files."""
         state: dict[int, dict[str, object]] = {}
-        with np.load(path, allow_pickle=False) as file:
-            groups = json.loads(str(file[_FILE_GROUPS]))
-            for key in file.files:
-                if key != _FILE_GROUPS:
-                    index, _, name = key.partition(".")
-                    state.setdefault(int(index), {})[name] = file[key]
+        with zipfile.ZipFile(path) as file:
+            names = [name.removesuffix(".npy") for name in file.namelist()]
+            if _FILE_GROUPS not in names:
+                raise SpirogradValueError(f"`{path}` is no file of an optimiser: it has no `{_FILE_GROUPS}`")
+            arrays = {name: _read_array(file, name) for name in names}
+        groups = json.loads(str(arrays.pop(_FILE_GROUPS)))
+        for key, array in arrays.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = array
         self.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _read_array(file: zipfile.ZipFile, name: str) -> Array:
+    """Return an array of a file of NumPy. Arrays of objects are an error."""
+    with file.open(f"{name}.npy") as member:
+        array: Array = np.lib.format.read_array(member)
+    return array
 
 
 def _state_array(values: Mapping[str, object], name: str, parameter: Memory, place: object) -> Array:

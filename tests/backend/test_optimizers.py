@@ -105,6 +105,9 @@ def test_groups_schedules_and_state_of_torch(session, tmp_path):
     first.save(tmp_path / "state.npz")
     second = ours()
     second.load(tmp_path / "state.npz")
+    np.savez(tmp_path / "other.npz", a=np.zeros(2))
+    with pytest.raises(sg.SpirogradValueError, match="no file of an optimiser"):
+        second.load(tmp_path / "other.npz")
     assert [g["lr"] for g in second.param_groups] == [g["lr"] for g in first.param_groups]
     twins.run(second, theirs, 3)
     third = ours()
@@ -134,9 +137,8 @@ def test_clipping(session):
 
 @pytest.mark.needs("torch")
 @pytest.mark.archs("interpreter")
-def test_schedules():
+def test_schedules(session):
     """All schedules against torch's, as factors of a rate: what they compute needs no device."""
-    sg.init(arch=sg.interpreter)
     x = sg.field(sg.f32, shape=2, needs_grad=True)
     table = [
         ("LambdaLR", {"lr_lambda": lambda step: 0.5 ** (step // 2)}),
@@ -159,7 +161,6 @@ def test_schedules():
         copy = getattr(sg.optim.lr_scheduler, name)(sg.optim.SGD([x], lr=1.0), **options)
         copy.load_state_dict(one.state_dict())
         assert copy.get_last_lr() == one.get_last_lr()
-    sg.reset()
 
 
 def test_half_precision(session):
