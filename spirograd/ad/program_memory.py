@@ -13,6 +13,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.lang import context
 from spirograd.lang.data import shadows
+from spirograd.lang.data.field import StructField
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
@@ -22,7 +23,8 @@ from spirograd.lang.scalar import describe
 
 
 class Tree:
-    """Fields and ndarrays in lists, tuples and dicts. ``leaves``: in the order of the containers; ``what``: the tree in messages.
+    """Fields and ndarrays in lists, tuples and dicts, and the members of fields of structs. ``leaves``: in the order of the containers;
+    ``what``: the tree in messages.
 
     Raises SpirogradTypeError for other values, and for memory that occurs twice.
     """
@@ -32,8 +34,7 @@ class Tree:
         self.leaves: list[FieldOrArray] = []
         for path, leaf in _leaves(tree, ""):
             if not isinstance(leaf, (ScalarField, Ndarray)):
-                problem = f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray"
-                raise SpirogradTypeError(problem, None, "of a field of structs, name the members")
+                raise SpirogradTypeError(f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray")
             if any(memory_identity(leaf)[0] == memory_identity(other)[0] for other in self.leaves):
                 raise SpirogradTypeError(f"`{what}` has {describe(leaf)} twice (`{what}{path}`)")
             self.leaves.append(leaf)
@@ -50,6 +51,7 @@ class Tree:
         found: list[object] = []
 
         def walk(tree: object, value: object, path: str) -> None:
+            tree = _by_members(tree)
             if isinstance(tree, Mapping):
                 if not isinstance(value, Mapping) or value.keys() != tree.keys():
                     raise SpirogradTypeError(f"`{self.what}{path}` takes a dict with the keys {list(tree)}, got {_form(value)}")
@@ -71,6 +73,7 @@ class Tree:
         remaining = iter(values)
 
         def build(tree: object) -> object:
+            tree = _by_members(tree)
             if isinstance(tree, Mapping):
                 return {name: build(one) for name, one in tree.items()}
             if isinstance(tree, (list, tuple)):
@@ -80,7 +83,13 @@ class Tree:
         return build(self._tree)
 
 
+def _by_members(tree: object) -> object:
+    """Return a field of structs as a dict of its members, anything else as it is."""
+    return {name: tree.get_member_field(name) for name in tree.keys} if isinstance(tree, StructField) else tree
+
+
 def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+    tree = _by_members(tree)
     if isinstance(tree, Mapping):
         for name, one in tree.items():
             yield from _leaves(one, f"{path}[{name!r}]")

@@ -44,7 +44,7 @@ ALLOWED = {
     "math": {"base", "lang"},
 }
 # Parts above all others: what users see and call.
-TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt", "algorithms", "aot", "linalg", "profiler", "distributed"}
+TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt", "algorithms", "aot", "linalg", "optim", "profiler", "distributed"}
 
 # Single modules that may import more than their part. The CPU device runs what LLVM makes, and LLVM comes as a library of functions:
 # its pool of workers and its calls are compiled by it too. Text of LLVM IR that a user put in place of the compiler's is compiled again.
