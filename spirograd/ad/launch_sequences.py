@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence, Set
 
+from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch, TapeEvent
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
@@ -131,11 +132,14 @@ class LaunchSequence:
     """The launches of a tape, in order. It keeps no memory of the program alive.
 
     ``memories``: the fields and ndarrays of which it saves something; ``uses``: all that has to exist. ``nbytes``: of the copies.
-    ``report``: of the tape; ``active_outputs``: the memory that gradients flow from.
+    ``report``, ``breaks``: of the tape; ``active_outputs``: the memory that gradients flow from.
     """
 
-    def __init__(self, launches: Sequence[Launch], events: Sequence[TapeEvent], report: MemoryReport, active_outputs: Set[Key]) -> None:
+    def __init__(
+        self, launches: Sequence[Launch], events: Sequence[TapeEvent], report: MemoryReport, active_outputs: Set[Key], breaks: ChainBreaks
+    ) -> None:
         self.session = launches[0].session
+        self.breaks = breaks
         self.report = report
         self.active_outputs = frozenset(active_outputs)
         self.memories: list[weakref.ref[FieldOrArray]] = []

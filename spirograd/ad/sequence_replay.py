@@ -12,6 +12,7 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import memmove
 
+from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch
 from spirograd.ad.exposed import Exposed
 from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, SequenceStep, is_like, repeats_of
@@ -170,6 +171,7 @@ class FollowsSequences(ProgramRecorder):
     _exposed: Exposed | None
     _foreign: ForeignWrites | None
     _active_outputs: set[Key]
+    _breaks: ChainBreaks
     _paused: object
     _following: SequenceReplay | None = None
     _launches: list[Launch] | None = None  # of a tape that others may repeat, else None
@@ -251,7 +253,7 @@ class FollowsSequences(ProgramRecorder):
         if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(launches):
             return None
         try:
-            return LaunchSequence(launches, events, recorded.report(), self._active_outputs)
+            return LaunchSequence(launches, events, recorded.report(), self._active_outputs, self._breaks)
         except NotRepeatedError:
             repeats.missed()
             return None

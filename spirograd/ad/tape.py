@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
@@ -22,7 +23,7 @@ from spirograd.ad.sequence_replay import FollowsSequences
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
-from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
+from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers, is_followed
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, memory_generation, memory_identity, slice_at
@@ -30,6 +31,7 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedErr
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
 from spirograd.base.recorder import Clear, R
+from spirograd.base.tracebacks import user_location
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED, SpecializedDerivative
 from spirograd.lang import context
@@ -97,6 +99,7 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         self._recorded: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
         # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
+        self._breaks = ChainBreaks()
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         # Inside of functions that are not recorded: the memory that their kernels use, by key and slice.
         self._paused: list[dict[tuple[Key, Part | None], tuple[str, FieldOrArray]]] | None = None
@@ -244,9 +247,16 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             return self._following.sequence.report
         return self._steps.report()
 
+    def explain(self) -> str:
+        """Return where gradients of the program end, or may end: memory without a gradient, conversions to integers, `stop_grad`, numbers
+        and arrays that Python reads and may bring back, each with its line and how to mend it."""
+        self._breaks.numbers(self._numbers.record.ends)
+        return str(self._breaks)
+
     def _release(self, why: str) -> None:
         self._released, self._ended = self.memory_report(), why
         if self._following is not None:
+            self._breaks.include(self._following.sequence.breaks)
             self._following.end()
             self._following = None
         self._recorded.close()
@@ -288,6 +298,8 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             exposed.before(launch, memory.accesses)
         if launch.external:
             self._tensors.before(launch)
+            self._breaks.arrays(gradient.label, memory, launch)
+        self._breaks.kernel(gradient)
         self._report_broken_chains(gradient, memory, launch)
         if self._access_rule is not None:
             self._access_rule.check(gradient, launch, packer)
@@ -350,6 +362,7 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         for access in memory.inactive_reads:
             ended = self._inactive.get(launch.key(access))
             if ended is not None:
+                self._breaks.lost_read(f"`{access.name}`", gradient.label, access.loc)
                 problem = (
                     f"gradients end at `{access.name}`, which has none: {gradient.label} reads it, and {ended[0]} gave it values "
                     f"that depend on memory with gradients{_at(ended[1])}"
@@ -357,7 +370,10 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
                 report(launch.session, problem, access.loc, INACTIVE_HINT)
         relayed = [written for read, written in memory.relays if launch.key(read) in self._inactive]
         for access in (*memory.inactive_writes, *relayed):
-            self._inactive.setdefault(launch.key(access), (gradient.label, access.loc, launch))
+            key = launch.key(access)
+            if key not in self._inactive:
+                self._inactive[key] = (gradient.label, access.loc, launch)
+                self._breaks.lost(f"`{access.name}`", gradient.label, access.loc)
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
@@ -378,6 +394,8 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             self._check.host_write(memory)
         name, storage = memory_identity(memory)
         self._check_other(name, storage)
+        if source is None:
+            self._breaks.imported(memory)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, at)
         reverse: Callable[[], None] | None = clear if self._paused is None and memory.has_grad() else None
@@ -402,6 +420,7 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
     def _unseen_write(self, key: Key, storage: FieldOrArray, before: Saved, changed: Array) -> None:
         """Record a write of the host to memory that was handed out: see `Exposed`. After the tape was closed it has no reverse."""
         clears = self._left is None and self._paused is None and storage.has_grad()
+        self._breaks.replaced(describe(storage))
         self._steps.unseen_write(key, before, (lambda: clear_elements(storage.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
@@ -414,6 +433,7 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
                 gradient = tensor.grad.detach()
                 gradient.masked_fill_(gradient.new_tensor(changed).bool(), 0.0)
 
+        self._breaks.replaced("a tensor of torch")
         if self._paused is None:
             self._steps.add(CallStep(clear, {}))
 
@@ -454,7 +474,8 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         if origin in self._inactive:
             self._inactive[name] = self._inactive[origin]
         elif source.has_grad() and not memory.has_grad():
-            self._inactive[name] = ("`copy_from`", None, source)
+            self._inactive[name] = ("`copy_from`", user_location(), source)
+            self._breaks.lost(describe(memory), *self._inactive[name][:2])
         if clear is None or not source.has_grad():
             return clear
         if origin == name and memory.view == source.view:
@@ -499,11 +520,18 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         key, storage = memory_identity(memory)
         ended = self._inactive.get(key)
         if ended is not None:
+            self._breaks.lost_read(describe(storage), what, user_location())
             problem = (
                 f"gradients end at {describe(storage)}, which has none: {what} reads it, and {ended[0]} gave it values that depend on "
                 f"memory with gradients{_at(ended[1])}"
             )
             report(context.session(), problem, ended[1], INACTIVE_HINT)
+
+    def host_read(self, memory: FieldOrArray, how: str) -> None:
+        """List a read of memory that gradients flow through, see `explain`. See `Recorder`."""
+        key = memory_identity(memory)[0]
+        if is_followed(memory) or key in self._inactive:
+            self._breaks.exported(memory, how)
 
     def nested(self) -> Tape:
         """See `Recorder`."""
@@ -527,7 +555,9 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         if outer is not None:
             outer[-1].update(used)
             return result
-        if reverse is not None:
+        if reverse is None:
+            self._breaks.aside()
+        else:
             self._active_outputs.update(key for key, _ in used)
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result

@@ -8,7 +8,7 @@ from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
 from spirograd.autodiff.inactive_memory import inactive_memory
-from spirograd.autodiff.int_casts import int_cast_warnings
+from spirograd.autodiff.int_casts import cast_warning, int_casts
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
 from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
@@ -70,6 +70,8 @@ def differentiate(
         _verify(options, main, *[each.kernel for each in counting])
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         inactive = inactive_memory(primal, unclean.activity, ends)
+        casts = int_casts(primal, unclean.activity, shadow)
+        stopped = [op for op in primal.walk() if op.code is ops.stop_grad and op.args[0] in unclean.activity.varied]
         return Derivative(
             main,
             counting,
@@ -85,7 +87,9 @@ def differentiate(
             inactive_reads=inactive.reads,
             relays=inactive.relays,
             broken=inactive.broken,
-            warnings=(*warnings, *int_cast_warnings(primal, unclean.activity, shadow)),
+            warnings=(*warnings, *map(cast_warning, casts)),
+            casts=casts,
+            stops=tuple(dict.fromkeys([op.loc for op in stopped if op.loc is not None])),
             recomputed=recomputed(gradient),
             nesting=nesting,
         )
