@@ -11,9 +11,10 @@ import weakref
 from collections.abc import Sequence, Set
 
 from spirograd.ad.chain_breaks import ChainBreaks
-from spirograd.ad.entries import Launch, TapeEvent
+from spirograd.ad.entries import Launch, TapeEvent, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.program_outline import ProgramOutline
 from spirograd.ad.versions import Saved
 from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
@@ -131,19 +132,26 @@ class NotRepeatedError(Exception):
 class LaunchSequence:
     """The launches of a tape, in order. It keeps no memory of the program alive.
 
-    ``memories``: the fields and ndarrays of which it saves something; ``uses``: all that has to exist. ``nbytes``: of the copies.
-    ``report``, ``breaks``: of the tape; ``active_outputs``: the memory that gradients flow from.
+    ``memories``: the fields and ndarrays of which it saves something; ``written``: those that it writes; ``uses``: all that has to exist.
+    ``nbytes``: of the copies. ``report``, ``breaks``, ``outline``: of the tape; ``active_outputs``: the memory that gradients flow from.
     """
 
     def __init__(
-        self, launches: Sequence[Launch], events: Sequence[TapeEvent], report: MemoryReport, active_outputs: Set[Key], breaks: ChainBreaks
+        self,
+        launches: Sequence[Launch],
+        events: Sequence[TapeEvent],
+        report: MemoryReport,
+        active_outputs: Set[Key],
+        breaks: ChainBreaks,
+        outline: ProgramOutline,
     ) -> None:
         self.session = launches[0].session
-        self.breaks = breaks
+        self.breaks, self.outline = breaks, outline
         self.report = report
         self.active_outputs = frozenset(active_outputs)
         self.memories: list[weakref.ref[FieldOrArray]] = []
         self.uses: dict[int, weakref.ref[object]] = {}
+        self.written = [weakref.ref(storage) for storage in _written(launches)]
         self.nbytes = 0
         self._numbers: dict[Key, int] = {}
         self._claimed: set[int] = set()
@@ -254,6 +262,17 @@ class LaunchSequence:
         calls.ticks = calls.forward.ticks
         if calls.reverse is not None:
             step.gradient.prepare(launch.args, launch.again(), calls.reverse)
+
+
+def _written(launches: Sequence[Launch]) -> list[FieldOrArray]:
+    """Return the fields and ndarrays that launches write, once each."""
+    found: dict[int, FieldOrArray] = {}
+    for launch in launches:
+        for access in footprint_of(launch.specialization).written:
+            storage = launch.memory(access)[1]
+            if storage is not None:
+                found[id(storage)] = storage
+    return list(found.values())
 
 
 def _back(addresses: Addresses) -> Addresses:

@@ -8,7 +8,7 @@ from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
 from spirograd.autodiff.inactive_memory import inactive_memory
-from spirograd.autodiff.int_casts import cast_warning, int_casts
+from spirograd.autodiff.int_casts import cast_warning, int_casts, stops
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
 from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
@@ -71,7 +71,6 @@ def differentiate(
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         inactive = inactive_memory(primal, unclean.activity, ends)
         casts = int_casts(primal, unclean.activity, shadow)
-        stopped = [op for op in primal.walk() if op.code is ops.stop_grad and op.args[0] in unclean.activity.varied]
         return Derivative(
             main,
             counting,
@@ -89,7 +88,7 @@ def differentiate(
             broken=inactive.broken,
             warnings=(*warnings, *map(cast_warning, casts)),
             casts=casts,
-            stops=tuple(dict.fromkeys([op.loc for op in stopped if op.loc is not None])),
+            stops=stops(primal, unclean.activity),
             recomputed=recomputed(gradient),
             nesting=nesting,
         )
@@ -176,7 +175,8 @@ def _reversed(
     loops = nested_loops(primal, nesting)
     _verify(ctx.options, loops.kernel)
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    unclean = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter, nested=loops)
+    checks = "finite" if ctx.options.locate_infinities else "nan" if ctx.options.locate_nan else ""
+    unclean = reverse(primal, shadow, checks=checks, segments=segments, counter=counter, nested=loops)
     gradient = clean(unclean.kernel, ctx)
     _verify(ctx.options, gradient)
     residuals, conflicts = memory_residuals(primal, gradient)

@@ -1,10 +1,12 @@
-"""Conversions to integers, whose derivative is 0, where memory with a gradient depends on differentiated values only through them."""
+"""Conversions to integers, whose derivative is 0, where memory with a gradient depends on differentiated values only through them; and
+`stop_grad`."""
 
 from __future__ import annotations
 
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf
 from spirograd.autodiff.derivative import Mention
 from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
 
@@ -33,6 +35,12 @@ def cast_warning(place: Mention) -> str:
         f"{place.loc}: the derivative of a conversion to an integer is 0, and `{place.ref.name}` depends on differentiated "
         "values only through this conversion"
     )
+
+
+def stops(kernel: Kernel, activity: Activity) -> tuple[Loc, ...]:
+    """Return the locations of `stop_grad` of values that depend on active inputs."""
+    stopped = [op.loc for op in kernel.walk() if op.code is ops.stop_grad and op.args[0] in activity.varied]
+    return tuple(dict.fromkeys([loc for loc in stopped if loc is not None]))
 
 
 def _is_float(op: Op) -> bool:

@@ -22,6 +22,7 @@ from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, t
 from spirograd.autodiff.derivative import Mention
 from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
+from spirograd.autodiff.number_checks import check_number
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import IN_I32, Counter, SavedLoop, Sweep, segments, trip_count
@@ -50,7 +51,7 @@ def reverse(
     kernel: Kernel,
     shadow: ShadowOf,
     *,
-    locate_nan: bool = False,
+    checks: str = "",
     segments: Segments = NO_SEGMENTS,
     counter: Counter = IN_I32,
     nested: NestedLoops | None = None,
@@ -58,11 +59,11 @@ def reverse(
     """Return the gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``shadow``: returns the gradient of outer memory, or None if it has none. The gradient kernel has the arguments of ``kernel``, then a
-    scalar argument for each float that the kernel returns: the adjoint of that value. ``locate_nan``: check each step for new NaN.
-    ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. Raises SpirogradUnsupportedError, with the line, for
-    operations without derivative.
+    scalar argument for each float that the kernel returns: the adjoint of that value. ``checks``: "nan" to check each step for new NaN,
+    "finite" for infinities, too. ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. Raises
+    SpirogradUnsupportedError, with the line, for operations without derivative.
     """
-    return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
+    return _Reverse(nested or nested_loops(kernel, None), shadow, checks, segments, counter, states(kernel)).run()
 
 
 class _Reverse:
@@ -74,11 +75,11 @@ class _Reverse:
     """
 
     def __init__(
-        self, nested: NestedLoops, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter, read: Mapping[Op, str]
+        self, nested: NestedLoops, shadow: ShadowOf, checks: str, segments: Segments, counter: Counter, read: Mapping[Op, str]
     ) -> None:
         self.nested = nested
         kernel = self.old = nested.kernel
-        self.locate_nan = locate_nan
+        self.checks = checks
         self.indices: list[Op] = []  # indices of the enclosing loops, outermost first
         self.shadow = shadow
         self.activity = activity(kernel, shadow)
@@ -170,18 +171,15 @@ class _Reverse:
                 for a, part in zip(op.args, rules.pullback(self.b, op, args, self.sweep.env[op], adjoint)):
                     if part is not None:
                         self.accumulate(a, part)
-                        self._check_nan(op, part, adjoint)
+                        self._check(op, part, adjoint)
 
-    def _check_nan(self, op: Op, part: Op, adjoint: Op) -> None:
-        """Report a NaN that the derivative of ``op`` produced."""
-        if not self.locate_nan:
-            return
-        b = self.b
-        dtypes = (adjoint.type, *[i.type for i in self.indices])
-        at = ", ".join([f"{{{k + 1}}}" for k in range(len(self.indices))])
-        message = f"the derivative of `{op.code.name}` is NaN here" + (f", at index ({at})" if at else "") + "; its adjoint is {0}"
-        good = b.emit(ops.or_, b.emit(ops.not_, b.emit(ops.isnan, part)), b.emit(ops.isnan, adjoint))
-        b.emit(ops.check, good, adjoint, *self.indices, attr=FaultSite("nan", message, dtypes, op.loc), type=VOID)  # type: ignore[arg-type]
+    def _check(self, op: Op, part: Op, adjoint: Op) -> None:
+        """Report a NaN (or infinity) that the derivative of ``op`` produced."""
+        if self.checks:
+            operands = [a for a in self.sweep.args(op) if self.checks == "finite" and isinstance(a.type, DType)]
+            shown = [("its adjoint is", [adjoint]), ("its operands are" if len(operands) > 1 else "its operand is", operands)]
+            what, infinities = f"the derivative of `{op.code.name}`", self.checks == "finite"
+            check_number(self.b, what, part, [adjoint], shown, self.indices, op.loc, infinities)
 
     def result(self, op: Op) -> None:
         adjoint = self.adjoints.pop(op, None)
