@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, ProgramRecorder, Returned
@@ -30,7 +30,7 @@ class Tree:
     def __init__(self, what: str, tree: object) -> None:
         self.what, self._tree = what, tree
         self.leaves: list[FieldOrArray] = []
-        for path, leaf in _leaves(tree, ""):
+        for path, leaf in leaves_of(tree, ""):
             if not isinstance(leaf, (ScalarField, Ndarray)):
                 problem = f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray"
                 raise SpirogradTypeError(problem, None, "of a field of structs, name the members")
@@ -68,27 +68,33 @@ class Tree:
 
     def like(self, values: Sequence[object]) -> object:
         """Return ``values``, one for each leaf, as a tree of this form."""
-        remaining = iter(values)
-
-        def build(tree: object) -> object:
-            if isinstance(tree, Mapping):
-                return {name: build(one) for name, one in tree.items()}
-            if isinstance(tree, (list, tuple)):
-                return type(tree)([build(one) for one in tree])
-            return next(remaining)
-
-        return build(self._tree)
+        return tree_like(self._tree, values)
 
 
-def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+def leaves_of(tree: object, path: str) -> Iterator[tuple[str, object]]:
+    """Yield what is in lists, tuples and dicts, in order, each with its path."""
     if isinstance(tree, Mapping):
         for name, one in tree.items():
-            yield from _leaves(one, f"{path}[{name!r}]")
+            yield from leaves_of(one, f"{path}[{name!r}]")
     elif isinstance(tree, (list, tuple)):
         for k, one in enumerate(tree):
-            yield from _leaves(one, f"{path}[{k}]")
+            yield from leaves_of(one, f"{path}[{k}]")
     else:
         yield path, tree
+
+
+def tree_like(tree: object, leaves: Iterable[object]) -> object:
+    """Return ``leaves`` in lists, tuples and dicts like those of ``tree``."""
+    remaining = iter(leaves)
+
+    def build(part: object) -> object:
+        if isinstance(part, Mapping):
+            return {name: build(one) for name, one in part.items()}
+        if isinstance(part, (list, tuple)):
+            return type(part)([build(one) for one in part])
+        return next(remaining)
+
+    return build(tree)
 
 
 def _form(value: object) -> str:

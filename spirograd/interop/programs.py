@@ -73,6 +73,11 @@ class Program(NearNames):
         self._operators: list[tuple[Static, Operator]] = []
         self._functions: list[tuple[Static, Operator]] = []
 
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.runs.name
+
     def __repr__(self) -> str:
         inputs, outputs = self.runs.inputs.leaves, self.runs.outputs.leaves
         return f"<program {self.runs.name}: {len(inputs)} inputs, {len(outputs)} outputs>"
