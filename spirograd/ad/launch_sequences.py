@@ -151,7 +151,8 @@ class LaunchSequence:
         self.active_outputs = frozenset(active_outputs)
         self.memories: list[weakref.ref[FieldOrArray]] = []
         self.uses: dict[int, weakref.ref[object]] = {}
-        self.written = [weakref.ref(storage) for storage in _written(launches)]
+        self.written = [weakref.ref(storage) for storage in _memories(launches, written=True)]
+        self._used = [weakref.ref(storage) for storage in _memories(launches, written=False)]
         self.nbytes = 0
         self._numbers: dict[Key, int] = {}
         self._claimed: set[int] = set()
@@ -211,6 +212,10 @@ class LaunchSequence:
             calls = self._calls[key] = CompiledLaunches(NativeCalls(self.session, 1, last_write), reverse, last_write)
         return calls
 
+    def used_memory(self) -> list[FieldOrArray]:
+        """Return the fields and ndarrays that the launches use."""
+        return [memory for reference in self._used if (memory := reference()) is not None]
+
     def compile(self) -> None:
         """Prepare the launches by compiled code, after the reverse pass of the tape. Raises NotRepeatedError if there are none."""
         prepared: set[int] = set()
@@ -264,11 +269,12 @@ class LaunchSequence:
             step.gradient.prepare(launch.args, launch.again(), calls.reverse)
 
 
-def _written(launches: Sequence[Launch]) -> list[FieldOrArray]:
-    """Return the fields and ndarrays that launches write, once each."""
+def _memories(launches: Sequence[Launch], written: bool) -> list[FieldOrArray]:
+    """Return the fields and ndarrays that launches use, or write, once each."""
     found: dict[int, FieldOrArray] = {}
     for launch in launches:
-        for access in footprint_of(launch.specialization).written:
+        footprint = footprint_of(launch.specialization)
+        for access in footprint.written if written else footprint.used:
             storage = launch.memory(access)[1]
             if storage is not None:
                 found[id(storage)] = storage

@@ -115,15 +115,32 @@ class Used:
     generation: Generation = (0, 0, 0)
 
 
-class MemoryRecorder(ProgramRecorder):
-    """Notes the memory that launches use and the host writes, and keeps what it held. See `Recorder`. ``given``: the numbers of the
-    launches of another run, whose random numbers launches draw; ``numbers``: those of this one; ``draws``: whether any drew some."""
+class RandomRepeater(ProgramRecorder):
+    """Has launches draw the random numbers of the launches of another run, which have the numbers ``given``. ``numbers``: of this run.
+    See `Recorder`."""
 
     def __init__(self, given: Sequence[int | None] = ()) -> None:
-        self.used: dict[Key, Used] = {}
         self.numbers: list[int | None] = []
-        self.draws = False
         self._given = iter(given)
+
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
+        return self._run(Launch(context.session(), kernel, specialization, packer, args))
+
+    def _run(self, launch: Launch) -> Returned:
+        launch.number = next(self._given, None)
+        returned = launch.run()
+        self.numbers.append(launch.number)
+        return returned
+
+
+class MemoryRecorder(RandomRepeater):
+    """Does the same, notes the memory that launches use and the host writes, and keeps what it held. ``draws``: whether any launch drew
+    random numbers."""
+
+    def __init__(self, given: Sequence[int | None] = ()) -> None:
+        super().__init__(given)
+        self.used: dict[Key, Used] = {}
+        self.draws = False
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         launch = Launch(context.session(), kernel, specialization, packer, args)
@@ -133,11 +150,8 @@ class MemoryRecorder(ProgramRecorder):
                 key, storage = launch.memory(access)
                 if storage is not None:
                     self._note(key, access.name, storage, written)
-        launch.number = next(self._given, None)
-        returned = launch.run()
-        self.numbers.append(launch.number)
         self.draws = self.draws or any(op.code is ops.seed for op in specialization.kernel.walk())
-        return returned
+        return self._run(launch)
 
     def host_write(
         self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None

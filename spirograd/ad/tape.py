@@ -227,7 +227,7 @@ class Tape(FollowsSequences, FollowsChains, FollowsNumbers, NearNames):
         try:
             if self._loss is not None:
                 self._loss.seed()
-            if self._following is not None and last:
+            if self._following is not None and (last or self._left is not None):
                 self._reverse_sequence(self._following)
             else:
                 self._steps.replay(last)

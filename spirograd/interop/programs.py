@@ -69,6 +69,7 @@ class Program(NearNames):
             tree.check_gradients()
         self.names = list(given) if isinstance(given, Mapping) else None
         self.count = len(given)
+        self._is_alone = not isinstance(inputs, (Mapping, list, tuple))  # one field or ndarray, in no list
         self.runs = ProgramRuns(function, *trees, check, options)
         self._operators: list[tuple[Static, Operator]] = []
         self._functions: list[tuple[Static, Operator]] = []
@@ -108,11 +109,11 @@ class Program(NearNames):
         return outputs, pullback
 
     def value_and_grad(self, *args: object, **kwargs: object) -> tuple[Results, Results]:
-        """Return the output, one number, and the gradients of the inputs. For one input, its gradient alone."""
+        """Return the output, one number, and the gradients of the inputs, in the form of ``inputs``."""
         self._one_output("value_and_grad")
         value, pullback = self.vjp(*args, **kwargs)
         gradients = pullback(self.runs.outputs.like([1.0]))
-        return value, gradients[0] if self.count == 1 and isinstance(gradients, list) else gradients
+        return value, gradients[0] if self._is_alone else gradients
 
     def jvp(self, values: Sequence[object] | Mapping[str, object], tangents: object, **static: object) -> tuple[Results, Results]:
         """Return the outputs at ``values``, and their derivatives along ``tangents``, both in the form of the inputs."""

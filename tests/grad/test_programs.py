@@ -168,6 +168,51 @@ def test_random_numbers_repeat():
     assert (p.jvp([np.ones(4)], [np.ones(4)])[1] == first).all()
 
 
+def test_later_calls_follow_the_launches_of_the_first(arch, monkeypatch):
+    monkeypatch.setenv("SG_CHECK_TAPES", "0")  # checked tapes follow none
+    p, values = Pendulums().program(), [(X * k, RATE) for k in (1.0, 0.5, 0.3, 0.7, 0.9)]
+    for k, given in enumerate(values):
+        value, pullback = p.vjp(*given)
+        assert (p.runs._last.tape._following is not None) is (arch == "cpu" and k >= 2)
+        close(value, reference(*map(np.float64, given)))
+        wanted = slopes(reference, given)
+        for adjoint in (1.0, 2.0):  # twice: the copies stay
+            for found, one in zip(pullback(adjoint), wanted):
+                close(found, adjoint * one)
+    for found, one in zip(p.value_and_grad(X, RATE, steps=3)[1], slopes(lambda *v: reference(*v, 3), (X, RATE))):
+        close(found, one)  # other launches: it records again
+    first, second = p.vjp(X, RATE)[1], p.vjp(X * 0.5, RATE)[1]
+    for pullback, start in ((first, X), (second, X * 0.5), (first, X)):
+        for found, one in zip(pullback(1.0), slopes(reference, (start, RATE))):
+            close(found, one)
+
+
+def test_random_numbers_are_not_followed(monkeypatch):
+    monkeypatch.setenv("SG_CHECK_TAPES", "0")  # checked tapes follow none
+    x, out = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, 4, needs_grad=True)
+
+    @sg.kernel
+    def scale():
+        for i in x:
+            out[i] = x[i] * sg.random()
+
+    p = sg.ad.program(scale, x, out)
+    rates = [p.vjp(np.full(4, 1.0 + k))[1](np.ones(4))[0].tolist() for k in range(5)]
+    assert all(rate == rates[0] for rate in rates)
+
+
+def test_gradients_have_the_form_of_the_inputs():
+    x, y = sg.field(sg.f32, (), needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def square():
+        y[None] = x[None] ** 2
+
+    forms = {"alone": x, "list": [x], "tuple": (x,), "dict": {"x": x}}
+    found = {name: sg.ad.program(square, form, y).value_and_grad(3.0)[1] for name, form in forms.items()}
+    assert found == {"alone": 6.0, "list": [6.0], "tuple": (6.0,), "dict": {"x": 6.0}}
+
+
 def test_checkpoints_give_the_same_bits():
     pendulums = Pendulums()
     plain, few = pendulums.program(), pendulums.program(checkpoints=2)
