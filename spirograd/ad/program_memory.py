@@ -13,6 +13,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.lang import context
 from spirograd.lang.data import shadows
+from spirograd.lang.data.field import StructField
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
@@ -22,18 +23,19 @@ from spirograd.lang.scalar import describe
 
 
 class Tree:
-    """Fields and ndarrays in lists, tuples and dicts. ``leaves``: in the order of the containers; ``what``: the tree in messages.
+    """Fields and ndarrays in lists, tuples and dicts; a field of structs is a dict of its members. ``leaves``: in the order of the
+    containers; ``what``: the tree in messages.
 
     Raises SpirogradTypeError for other values, and for memory that occurs twice.
     """
 
     def __init__(self, what: str, tree: object) -> None:
-        self.what, self._tree = what, tree
+        self.what, self._tree = what, _with_members(tree)
         self.leaves: list[FieldOrArray] = []
-        for path, leaf in leaves_of(tree, ""):
+        for path, leaf in leaves_of(self._tree, ""):
             if not isinstance(leaf, (ScalarField, Ndarray)):
                 problem = f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray"
-                raise SpirogradTypeError(problem, None, "of a field of structs, name the members")
+                raise SpirogradTypeError(problem, None, "name what `sg.field` and `sg.ndarray` return")
             if any(memory_identity(leaf)[0] == memory_identity(other)[0] for other in self.leaves):
                 raise SpirogradTypeError(f"`{what}` has {describe(leaf)} twice (`{what}{path}`)")
             self.leaves.append(leaf)
@@ -69,6 +71,17 @@ class Tree:
     def like(self, values: Sequence[object]) -> object:
         """Return ``values``, one for each leaf, as a tree of this form."""
         return tree_like(self._tree, values)
+
+
+def _with_members(tree: object) -> object:
+    """Return ``tree`` with a dict of its members for each field of structs."""
+    if isinstance(tree, StructField):
+        return {name: _with_members(member) for name, member in tree.members.items()}
+    if isinstance(tree, Mapping):
+        return {name: _with_members(one) for name, one in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_with_members(one) for one in tree])
+    return tree
 
 
 def leaves_of(tree: object, path: str) -> Iterator[tuple[str, object]]:

@@ -262,6 +262,10 @@ class ProgramRuns:
             run.tape.grad()
             generations(run.used)
 
+    def is_last(self, run: Run) -> bool:
+        """Return whether no run came after this one, so that its gradient needs none."""
+        return run is self._last
+
     def _is_input(self, used: Used) -> bool:
         return any(memory_identity(leaf)[1] is used.storage for leaf in self.inputs.leaves)
 
