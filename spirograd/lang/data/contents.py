@@ -97,6 +97,7 @@ class Contents(Exported):
 
         ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
         """
+        shadows.host_read(self, "`to_numpy`")
         path = self.sparse_path
         if path is not None:
             if copy is False:
@@ -120,6 +121,7 @@ class Contents(Exported):
 
     def to_torch(self, device: TorchDevice = None, *, copy: bool | None = True) -> torch.Tensor:
         """Return the contents as a torch tensor on ``device``, by default the CPU. ``copy``: as of `to_numpy`."""
+        shadows.host_read(self, "`to_torch`")
         tensor = None
         if self.sparse_path is None and copy:
             tensor = device_arrays.copy_to_torch(self.tree.allocation, self.view, device)
