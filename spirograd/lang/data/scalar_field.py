@@ -35,6 +35,7 @@ from spirograd.lang.host_arrays import without_axes
 from spirograd.lang.scalar import Number, Scalar, Value
 
 if TYPE_CHECKING:
+    from spirograd.lang.data.batches import Batch
     from spirograd.lang.data.field import StructField
     from spirograd.lang.matrix import Matrix
 
@@ -89,6 +90,16 @@ class Field(HostScope):
         return self.snode.above.shape if self.snode.above is not None else ()
 
     @property
+    def batch(self) -> Batch | None:
+        """The batch whose environments have elements of their own, or None."""
+        raise NotImplementedError
+
+    @property
+    def shape_in_kernels(self) -> tuple[int, ...]:
+        """The extents of the index space that kernels see: without the axis of the environments of a batch."""
+        return self.shape if self.batch is None else self.shape[1:]
+
+    @property
     def snode(self) -> SNode:
         """The place of the (first) scalar in its tree; raises SpirogradRuntimeError if it has none."""
         raise NotImplementedError
@@ -111,15 +122,18 @@ class Field(HostScope):
 
     def decode(self) -> list[Digit]:
         """Return the digits (axis, div, mod, mul) that turn a loop counter into an index in memory order (without `origin`):
-        `SNode.decode`."""
+        `SNode.decode`. Of a field of a batch, the index that kernels see."""
         above = self.snode.above
         assert above is not None
-        return above.decode()
+        digits = above.decode()
+        if self.batch is None:
+            return digits
+        return [(axis - 1, div // self.batch.size, mod, mul) for axis, div, mod, mul in digits if axis > 0]  # Axis 0 is the fastest.
 
     def loop_order(self, counter: Value) -> list[Value]:
         """Return the index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are
         included."""
-        return indices_of(self.decode(), len(self.shape), self.origin, counter)
+        return indices_of(self.decode(), len(self.shape_in_kernels), self.origin, counter)
 
     def made_from(self) -> tuple[Callable[..., Field], tuple[object, ...]]:
         """Return the constructor of a field of this kind without a tree: a function, and its arguments. Raises SpirogradTypeError for parts
@@ -137,6 +151,9 @@ class Field(HostScope):
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Return a field with the same elements, shape and offset, in a tree of its own: row-major, or in the layout of the tensor."""
+        if self.batch is not None:
+            hint = "make another by `batch.field`, and copy the contents: `new.copy_from(old)`"
+            raise SpirogradTypeError(f"{scalar.describe(self)} is one of a batch: it can be neither pickled nor copied", None, hint)
         contents = [self.to_numpy()]  # type: ignore[attr-defined]
         contents += [p.to_numpy() if has() else None for p, has in ((self.grad, self.has_grad), (self.dual, self.has_dual))]  # type: ignore[attr-defined]
         return _remade, (*self.made_from(), self.shape, self.origin or None, self.layout, contents)
@@ -290,6 +307,10 @@ class ScalarField(Contents, Field):
     @property
     def origin(self) -> tuple[int, ...]:
         return self._origin
+
+    @property
+    def batch(self) -> Batch | None:
+        return self.space.batch
 
     def share(self, space: IndexSpace) -> None:
         """Share the extents and the origin of ``space``, like the other members of a field of structs."""

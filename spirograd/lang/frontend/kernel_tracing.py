@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from spirograd.base.errors import SpirogradSyntaxError
+from spirograd.base.errors import SpirogradSyntaxError, SpirogradUnsupportedError
 from spirograd.base.python_limits import deep_recursion
 from spirograd.ir.builder import Builder
 from spirograd.ir.called_accesses import restate_calls
@@ -17,6 +17,7 @@ from spirograd.lang.context import Trace
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
+from spirograd.lang.frontend.environment_loops import for_each_environment
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.freed_cells import collect
 from spirograd.lang.frontend.function_bodies import function_body
@@ -104,7 +105,7 @@ def _trace(
             t.store_probes()
             collect(t)
         results = _store_result(t, returns)
-        body = trace.b.end()
+        body = for_each_environment(trace.b.end(), trace, t.environments, t.fields)
     finally:
         context.set_trace(before)
     kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
@@ -146,6 +147,11 @@ def _store_result(t: Tracer, returns: ValueType | None) -> tuple[TempRef, ...]:
     """Store the value of the kernel where the launcher reads it."""
     if returns is None:
         return ()
+    if t.environments.index is not None:
+        source = t.frame.source
+        problem = f"kernel `{source.name}` uses fields of a batch: it runs once for each environment, and cannot return one value"
+        hint = "store it in a field of the batch: `result = batch.field(sg.f32)`"
+        raise SpirogradUnsupportedError(problem, source.loc(source.tree, None), hint)
     value, source = t.frame.variables.get(RESULT), t.frame.source
     if value is None:
         message = f"kernel `{source.name}` says that it returns a value, but does not on every path"

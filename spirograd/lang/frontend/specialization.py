@@ -62,7 +62,9 @@ class Specialization:
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
         self.outside = captures.outside
-        self.constant = not self.guards and not self.signatures
+        self.batch = next((field.batch for field in traced.fields.values() if field.batch is not None), None)
+        self._masked = self.batch is not None and self.batch.masked
+        self.constant = not self.guards and not self.signatures and self.batch is None
 
     @property
     def kernel(self) -> nodes.Kernel:
@@ -84,6 +86,10 @@ class Specialization:
             step.record(args, into)
         for path in self._guarded:
             record_constant(follow(path, args, into), into)
+        if self.batch is not None:
+            into.given(self.batch)
+            into.member("masked")
+            into.same(self._masked)
         self.outside.record(into)
         for step in self.captures:
             step.record(args, into)
@@ -130,6 +136,8 @@ class Specialization:
                 array = get(args)
                 if not isinstance(array, Ndarray) or array_signature(array) != signature:
                     return False
+            if self.batch is not None and self.batch.masked is not self._masked:
+                return False
         except AttributeError:
             return False
         return True
