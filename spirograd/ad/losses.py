@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar, Union
 
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, numbers_of
 from spirograd.ad.versions import memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.once import lock, one_at_a_time
@@ -132,9 +131,7 @@ def loss_of(value: object) -> FieldLoss | TensorLoss:
         return TensorLoss(value)
     if not isinstance(value, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"the loss of a tape is a field, an array or a torch tensor of one float, got {describe(value)}")
-    shape = value.shape_in_kernels if isinstance(value, ScalarField) else value.shape
-    count = math.prod((*shape, *value.element_shape))
-    _check(describe(value), count, value.has_grad(), value.dtype.is_float, "declare it with `needs_grad=True`")
+    _check(describe(value), numbers_of(value), value.has_grad(), value.dtype.is_float, "declare it with `needs_grad=True`")
     return FieldLoss(value)
 
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import (
@@ -541,6 +543,13 @@ class ScalarField(Contents, Field):
             problem = f"field `{self.name}` is below a sparse node, so it has no element yet that `fill` could set"
             raise SpirogradRuntimeError(f"{problem}: omit `fill`, and set elements where they are activated")
         numpy_transfer.fill(self.tree.allocation, self.view, self._initial)
+
+    def _for_all(self, array: object) -> object:
+        if self.batch is None:
+            return array
+        data: Array = np.asarray(array)
+        is_of_one = data.shape == (*self.shape_in_kernels, *self.element_shape)
+        return np.broadcast_to(data, (self.batch.size, *data.shape)) if is_of_one else data
 
     def _subject(self) -> str:
         self.take_name()
