@@ -1,7 +1,6 @@
 """A walker of masses and springs in many environments: as a batch, and written by hand with one more axis. `python -m benchmarks.batches`.
 
-Both forms take turns: steps, and the gradient of each environment's loss with respect to the muscles of each environment. A time is the best
-of all rounds.
+Both forms take turns: steps, and the gradient of each environment's loss with respect to its muscles. A time is the best of all rounds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Batches: kernels that run for each of several environments, against one program for each environment."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -286,3 +288,105 @@ def test_functions_and_slices():
 
     run()
     assert (x.to_numpy() == [0, 1, 2, 3, 4, 5, 5, 5]).all()
+
+
+def test_results_of_each_environment():
+    batch = sg.batch(4)
+    x = batch.field(sg.i32, 3)
+
+    @sg.kernel
+    def total() -> sg.i32:
+        sum_ = 0
+        for i in x:
+            sum_ += x[i]
+        return sum_
+
+    @sg.kernel
+    def ends(a: sg.i32) -> sg.types.vector(2, sg.i32):
+        return a * sg.Vector([x[0], x[2]])
+
+    values = np.arange(12, dtype=np.int32).reshape(4, 3)
+    x.from_numpy(values)
+    for _ in range(12):
+        assert (total() == values.sum(1)).all()
+    assert (ends(2) == 2 * values[:, ::2]).all()
+    some = np.array([False, True, True, False])
+    with batch.only(some):
+        assert (total() == np.where(some, values.sum(1), 0)).all()
+
+
+@pytest.mark.archs("interpreter")  # The front end raises them.
+def test_errors():
+    batch, other = sg.batch(3), sg.batch(3)
+    x, y, shared = batch.field(sg.f32, 4), other.field(sg.f32, 4), sg.field(sg.f32, 4)
+    array = sg.ndarray(sg.f32, 4)
+
+    @sg.kernel
+    def two():
+        for i in x:
+            x[i] = y[i]
+
+    @sg.kernel
+    def store():
+        for i in x:
+            shared[i] = x[i]
+
+    @sg.kernel
+    def store_to_array(a: sg.types.ndarray()):
+        for i in x:
+            a[i] = x[i]
+
+    @sg.kernel
+    def groups():
+        for i in x:
+            sg.simt.block.sync()
+            x[i] = 1.0
+
+    @sg.kernel
+    def none():
+        for i in shared:
+            shared[i] = sg.batch.index()
+
+    for call, message in (
+        (two, "fields of two batches"),
+        (store, "would store to `shared`, which is not a field of the batch"),
+        (lambda: store_to_array(array), "would store to `a`, which is not a field of the batch"),
+        (groups, "groups of threads"),
+        (none, "needs a kernel that uses fields of a batch"),
+        (lambda: sg.batch(0), "one environment or more, got 0"),
+        (lambda: batch.field(sg.f32, 0), "every extent of a field must be a positive integer"),
+        (lambda: setattr(batch, "mask", [1, 0, 1]), "is an array of 3 bools, got int64"),
+        (lambda: setattr(batch, "mask", np.ones(2, bool)), "is an array of 3 bools, got bool of shape"),
+        (lambda: in_block(batch, lambda: sg.ndarray(sg.f32, 3)), "arrays have no environments"),
+        (lambda: in_block(batch, lambda: sg.root.dense(sg.i, 3).place(sg.field(sg.f32))), "placed by hand are not of a batch"),
+        (lambda: in_block(batch, lambda: sg.field(sg.f32, 3, offset=1)), "fields of a batch have no `offset`"),
+        (lambda: pickle.dumps(x), "can be neither pickled nor copied"),
+        (sg.batch.index, "has a meaning only inside kernels"),
+    ):
+        with pytest.raises(sg.SpirogradError, match=message):
+            call()
+
+
+def in_block(batch, make):
+    with batch:
+        make()
+
+
+def test_no_batches_of_plain_python():
+    sg.init(arch=sg.python)
+    with pytest.raises(sg.SpirogradUnsupportedError, match="for one environment"):
+        sg.batch(2)
+
+
+def test_contents_of_one_environment_for_all():
+    batch = sg.batch(3)
+    x = batch.field(sg.types.vector(2, sg.f32), 4)
+    one = np.arange(8, dtype=np.float32).reshape(4, 2)
+    x.from_numpy(one)
+    assert (x.to_numpy() == one).all()
+    with pytest.raises(ValueError, match="needs an array of shape"):
+        x.from_numpy(one[:3])
+    y = batch.field(sg.types.vector(2, sg.f32), 4)
+    y.copy_from(x)
+    assert (y.to_numpy()[2] == one).all()
+    assert (x[2, 3].to_numpy() == one[3]).all()

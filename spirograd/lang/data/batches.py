@@ -7,7 +7,7 @@ which run neighbouring environments, access neighbouring elements. A kernel that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spirograd.lang.data.field import MemberField
     from spirograd.lang.data.numpy_transfer import Array
     from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.leaves import ValueType
 
 
 class Batch:
@@ -111,3 +112,13 @@ class Batch:
             finally:
                 context.set_batch(before)
         return self._flags
+
+
+def of_each_environment(returns: ValueType | None, fields: Sequence[ScalarField], mask: Array | None) -> object:
+    """Return the results of a kernel, which are in ``fields``, with the environments as the first axis: an array for a number, a vector or
+    a matrix, else a list of an array for each number. Those of environments that ``mask`` leaves out are 0."""
+    numbers = [field.to_numpy() if mask is None else np.where(mask, field.to_numpy(), 0) for field in fields]
+    if len(numbers) == 1:
+        return numbers[0]
+    shape = getattr(returns, "shape", None)
+    return numbers if shape is None else np.stack(numbers, -1).reshape(-1, *shape)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from spirograd.base.errors import SpirogradSyntaxError, SpirogradUnsupportedError
+from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
 from spirograd.ir.builder import Builder
 from spirograd.ir.called_accesses import restate_calls
@@ -32,9 +32,11 @@ from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import ValueType, as_type, leaf_dtypes
+from spirograd.lang.scalar import Value
 from spirograd.lang.tuples import result_type
 
 if TYPE_CHECKING:
+    from spirograd.lang.data.batches import Batch
     from spirograd.lang.frontend.recorded_reads import Reads
     from spirograd.lang.probes import Probes
 
@@ -147,18 +149,27 @@ def _store_result(t: Tracer, returns: ValueType | None) -> tuple[TempRef, ...]:
     """Store the value of the kernel where the launcher reads it."""
     if returns is None:
         return ()
-    if t.environments.index is not None:
-        source = t.frame.source
-        problem = f"kernel `{source.name}` uses fields of a batch: it runs once for each environment, and cannot return one value"
-        hint = "store it in a field of the batch: `result = batch.field(sg.f32)`"
-        raise SpirogradUnsupportedError(problem, source.loc(source.tree, None), hint)
     value, source = t.frame.variables.get(RESULT), t.frame.source
     if value is None:
         message = f"kernel `{source.name}` says that it returns a value, but does not on every path"
         raise SpirogradSyntaxError(message, source.loc(source.tree, None), "end it with `return`")
     refs = []
+    batch = t.environments.batch
     for k, (leaf, dtype) in enumerate(zip(leaves(value), leaf_dtypes(returns))):
+        if batch is not None:
+            _store_in_batch(t, batch, scalar.cast(leaf, dtype), f"result{k}")
+            continue
         ref = TempRef(f"result{k}", dtype)
         t.b.store(ref, scalar.cast(leaf, dtype).op)
         refs.append(ref)
     return tuple(refs)
+
+
+def _store_in_batch(t: Tracer, batch: Batch, value: Value, name: str) -> None:
+    """Store a number of the result of each environment in memory of its own, from which the call returns it."""
+    field = batch.field(value.dtype, name=name)
+    assert isinstance(field, ScalarField)
+    ref = field.refs()
+    t.fields[ref] = field
+    t.captures.results.append(field)
+    t.b.store(ref, t.environment(batch), value.op)
