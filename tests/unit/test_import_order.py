@@ -39,6 +39,7 @@ ALLOWED = {
     "api": {"base", "ad", "config", "derivatives", "kernel_coverage", "lang", "runtime", "session"},
     "survey": {"base", "ir", "autodiff", "compiler", "derivatives", "dumps", "llvmgen", "report", "runtime"},
     "tools": {"base"},
+    "ui": {"base", "lang", "tools"},
     "types": {"base", "lang"},
     "math": {"base", "lang"},
 }
@@ -226,7 +227,7 @@ def test_interpreter_imports_no_compiler():
         "torch",
         "jax",
         "matplotlib",
-        *(f"spirograd.{m}" for m in ("compiler", "transforms", "autodiff", "derivatives", "ad", "interop", "tools")),
+        *(f"spirograd.{m}" for m in ("compiler", "transforms", "autodiff", "derivatives", "ad", "interop", "tools", "ui")),
     )
     code = f"import sys, spirograd; print([m for m in {late} if m in sys.modules], 'ad' in dir(spirograd), spirograd.ad.Tape.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT)
