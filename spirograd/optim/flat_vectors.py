@@ -3,7 +3,7 @@
 A vector is an ndarray with one axis: the elements of each memory in turn, row by row, and the components of each element.
 """
 
-# mypy: disable-error-code="no-untyped-def, valid-type"
+# mypy: disable-error-code="no-untyped-def, no-any-return, valid-type"
 from __future__ import annotations
 
 import math
@@ -30,7 +30,7 @@ class FlatVectors:
         layouts: list[_Layout] = []
         self.size = 0
         for memory in memories:
-            layouts.append(_Layout(self.size, memory.shape, origin_of(memory), memory.element_shape))
+            layouts.append(_Layout(self.dtype, self.size, memory.shape, origin_of(memory), memory.element_shape))
             self.size += math.prod((*memory.shape, *memory.element_shape))
         self._layouts = tuple(layouts)
         self._kernels = _vector_kernels(self.dtype)
@@ -69,8 +69,10 @@ class FlatVectors:
 
 
 class _Layout(NamedTuple):
-    """Where the numbers of a memory are in a vector: from ``first`` on. ``shape``, ``origin``, ``element_shape``: of the memory."""
+    """Where the numbers of a memory are in a vector of ``dtype``: from ``first`` on. ``shape``, ``origin``, ``element_shape``: of the
+    memory."""
 
+    dtype: DType
     first: int
     shape: tuple[int, ...]
     origin: tuple[int, ...]
@@ -116,7 +118,7 @@ def _vector_kernels(dtype: DType) -> SimpleNamespace:
 @arithmetic.traceable
 def _places(layout: _Layout, at: Matrix) -> list[object]:
     """Return the places in a vector of the components of an element."""
-    row: object = 0
+    row: Value | int = 0
     for index, origin, extent in zip(at, layout.origin or (0,) * len(layout.shape), layout.shape):
         row = row * extent + (index - origin)
     components = math.prod(layout.element_shape)
@@ -141,7 +143,7 @@ def _read(memories: template(), layouts: template(), vector: NDArray):
     for k in forms.static(range(len(memories))):
         for at in forms.grouped(memories[k]):
             places = _places(layouts[k], at)
-            values = _components(memories[k][at], vector.dtype)
+            values = _components(memories[k][at], layouts[k].dtype)
             for c in forms.static(range(len(values))):
                 vector[places[c]] = values[c]
 

@@ -212,7 +212,7 @@ class _Search:
             self.history.append(_Pair(self._vector(step), self._vector(change), float(rho)))
         self.direction.from_numpy(arrays["direction"].astype(self.vectors.dtype.np))
         self.previous.from_numpy(arrays["gradient"].astype(self.vectors.dtype.np))
-        self.scale, self.step, self.iterations = (float(arrays[name]) for name in ("scale", "step_size", "iterations"))
+        self.scale, self.step, self.iterations = float(arrays["scale"]), float(arrays["step_size"]), int(arrays["iterations"])
 
     def _vector(self, values: Array) -> Ndarray:
         vector = self.vectors.zeros()

@@ -126,8 +126,8 @@ class Optimizer(NearNames):
 
         Raises SpirogradRuntimeError in a tape and where a graph is recorded.
         """
-        loss = closure() if closure is not None else None
         check_host_scope(f"{type(self).__name__}.step")
+        loss = closure() if closure is not None else None
         updates = self._compiled()
         self._steps = [step + 1 for step in self._steps]
         updates([x for group, step in zip(self.param_groups, self._steps) for x in self.numbers(group, step)])

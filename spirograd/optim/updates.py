@@ -55,17 +55,17 @@ class Updates:
 
 
 @arithmetic.traceable
-def _apply(updates, slot, parameter, gradient, states, numbers) -> list[object]:
-    """Return the new values of a parameter and of its states, of one element."""
+def _apply(updates, slot, numbers, parameter, gradient, *states) -> tuple[object, ...]:
+    """Return the new values of a parameter and of its states, of one element. A tuple: lists of vectors are matrices in kernels."""
     values = {name: arithmetic.cast(numbers[place], slot.dtype) for name, place in slot.places}
     parameter, gradient = (arithmetic.cast(x, slot.dtype) for x in (parameter, gradient))
     changed, new = updates.rule(parameter, gradient, dict(zip(slot.names, states)), values, slot.options)
-    return [arithmetic.cast(changed, slot.parameter.dtype), *(new[name] for name in slot.names)]
+    return (arithmetic.cast(changed, slot.parameter.dtype), *(new[name] for name in slot.names))
 
 
 @func
 def _change(updates: template(), slot: template(), at, index, numbers):
-    changed = _apply(updates, slot, slot.parameter[at], slot.gradient[at], [state[index] for state in slot.states], numbers)
+    changed = _apply(updates, slot, numbers, slot.parameter[at], slot.gradient[at], *[state[index] for state in slot.states])
     slot.parameter[at] = changed[0]
     for k in forms.static(range(len(slot.states))):
         slot.states[k][index] = changed[k + 1]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.optim.flat_vectors import FlatVectors
 from spirograd.optim.line_search import Point, strong_wolfe
 
 torch = needs.package("torch")
@@ -149,3 +150,32 @@ def test_line_search_satisfies_the_wolfe_conditions(step):
         found = strong_wolfe(lambda t, f=loss, g=slope: Point(t, f(t), g(t)), start, step, 25, 1e-12)
         assert found.loss <= start.loss + 1e-4 * found.step * start.slope
         assert abs(found.slope) <= -0.9 * start.slope
+
+
+def test_flat_vectors():
+    """The numbers of memory of all kinds, one after the other: read, written back elsewhere, and the operations on them."""
+
+    def made():
+        matrices = sg.Matrix.field(2, 2, sg.f32, shape=(2, 3), offset=(-1, 4), order="ji")
+        return [matrices, sg.field(sg.f16, shape=()), sg.Vector.ndarray(3, sg.f32, shape=2)]
+
+    memories, others = made(), made()
+    vectors = FlatVectors(memories)
+    values = [np.arange(24).reshape(2, 3, 2, 2), np.array(24), -np.arange(25, 31).reshape(2, 3)]
+    for memory, value in zip(memories, values):
+        memory.from_numpy(value.astype(memory.dtype.np))
+    x, y = vectors.zeros(), vectors.zeros()
+    vectors.read(memories, x)
+    expected = np.concatenate([value.ravel() for value in values]).astype(np.float32)
+    np.testing.assert_array_equal(x.to_numpy(), expected)
+    vectors.combine(y, 2.0, x, 0.5, x)
+    vectors.write(others, y)
+    for other, value in zip(others, values):
+        np.testing.assert_array_equal(other.to_numpy(), 2.5 * value)
+    vectors.write_one(2, others[2], x)
+    np.testing.assert_array_equal(others[2].to_numpy(), values[2])
+    assert vectors.dot(x, y) == 2.5 * (expected**2).sum()
+    assert vectors.norm1(x) == abs(expected).sum() and vectors.largest(x) == 30
+    memories[1][None] = float("nan")
+    vectors.read(memories, x)
+    assert np.isnan(vectors.largest(x))
