@@ -109,3 +109,24 @@ def test_program():
     np.testing.assert_allclose(by_rate, ((value(X, 0.5 + 1e-6) - value(X, 0.5 - 1e-6)) / 2e-6).sum(), rtol=1e-4)
     alike = f(X[0].astype(np.float32), 0.5)  # The same for all environments.
     np.testing.assert_allclose(alike, np.full(N, value(X[:1])[0]), rtol=1e-5)
+
+
+def test_optimiser_and_clipping():
+    """Kernels of the library see the environments as an axis like others."""
+    batch = sg.batch(N)
+    x, loss = batch.field(sg.types.vector(2, sg.f32), 3, needs_grad=True), batch.field(sg.f32, needs_grad=True)
+
+    @sg.kernel
+    def measure():
+        loss[None] = 0.0
+        for i in x:
+            loss[None] += (x[i] - i - sg.batch.index()).norm_sqr()
+
+    optimizer = sg.optim.SGD([x], lr=0.25, momentum=0.1)
+    for _ in range(12):
+        with sg.ad.Tape(loss):
+            measure()
+        sg.optim.clip_grad_norm_([x], 1e3)
+        optimizer.step()
+    wanted = np.arange(N)[:, None, None] + np.arange(3)[:, None]
+    np.testing.assert_allclose(x.to_numpy(), np.broadcast_to(wanted, (N, 3, 2)), atol=1e-3)

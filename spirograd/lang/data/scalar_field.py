@@ -93,7 +93,8 @@ class Field(HostScope):
 
     @property
     def batch(self) -> Batch | None:
-        """The batch whose environments have elements of their own, or None."""
+        """The batch whose environments have elements of their own, or None; in kernels of the library, such as those of optimisers, always
+        None: they treat the environments as an axis like others."""
         raise NotImplementedError
 
     @property
@@ -316,7 +317,8 @@ class ScalarField(Contents, Field):
 
     @property
     def batch(self) -> Batch | None:
-        return self.space.batch
+        trace = context.current_trace()
+        return None if trace is not None and trace.whole else self.space.batch
 
     def share(self, space: IndexSpace) -> None:
         """Share the extents and the origin of ``space``, like the other members of a field of structs."""

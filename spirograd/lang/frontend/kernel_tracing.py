@@ -89,6 +89,7 @@ def _trace(
     probes: Probes | None,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
+    trace.whole = source.function.__module__.startswith("spirograd.")
     before = context.set_trace(trace)
     try:
         trace.b.loc = loc

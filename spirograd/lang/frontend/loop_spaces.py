@@ -93,7 +93,7 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Loop
         if isinstance(field, SNode):
             return indices_of(field.decode(), len(field.shape), (), index)
         indices = list(field.loop_order(index))
-        for axis, (value, extent_) in enumerate(zip(indices, field.shape)):
+        for axis, (value, extent_) in enumerate(zip(indices, field.shape_in_kernels)):
             first = field.origin[axis] if field.origin else 0
             scalar.trace_of().loop_indices[value.op] = (field.name, first, first + extent_ - 1)
         return indices
