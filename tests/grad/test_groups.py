@@ -137,6 +137,18 @@ def test_checks_find_nothing(arch):
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("case", [case for case in cases.CASES if case is not cases.overwritten_between_barriers])
+def test_gradients_have_no_races(case):
+    sg.init(arch=sg.interpreter, detect_races=True)
+    program = case(sg.f32)
+    program.prepare(1)
+    put(program.memories, program.values(1))
+    program.kernel()
+    put([memory.grad for memory in program.memories], program.values(0))
+    program.kernel.grad()
+    sg.sync()
+
+
 def test_what_is_saved():
     """A loop that overwrites an array is explained; a product of tiles saves nothing."""
     sg.init(arch=sg.cpu)
