@@ -21,9 +21,9 @@ from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Mention
 from spirograd.autodiff.groups import WAITING, Groups
-from spirograd.autodiff.nan_checks import check_nan
 from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests, relevant_operations
+from spirograd.autodiff.number_checks import check_derivative
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import IN_I32, Counter, SavedLoop, Sweep, segments, trip_count
@@ -52,7 +52,7 @@ def reverse(
     kernel: Kernel,
     shadow: ShadowOf,
     *,
-    locate_nan: bool = False,
+    checks: str = "",
     segments: Segments = NO_SEGMENTS,
     counter: Counter = IN_I32,
     nested: NestedLoops | None = None,
@@ -61,11 +61,11 @@ def reverse(
     """Return the gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``shadow``: returns the gradient of outer memory, or None if it has none. The gradient kernel has the arguments of ``kernel``, then a
-    scalar argument for each float that the kernel returns: the adjoint of that value. ``locate_nan``: check each step for new NaN.
-    ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. ``lanes``: the threads of a subgroup. Raises
-    SpirogradUnsupportedError, with the line, for operations without derivative.
+    scalar argument for each float that the kernel returns: the adjoint of that value. ``checks``: "nan" to check each step for new NaN,
+    "finite" for infinities, too. ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. ``lanes``: the threads
+    of a subgroup. Raises SpirogradUnsupportedError, with the line, for operations without derivative.
     """
-    return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel), lanes).run()
+    return _Reverse(nested or nested_loops(kernel, None), shadow, checks, segments, counter, states(kernel), lanes).run()
 
 
 class _Reverse:
@@ -80,7 +80,7 @@ class _Reverse:
         self,
         nested: NestedLoops,
         shadow: ShadowOf,
-        locate_nan: bool,
+        checks: str,
         segments: Segments,
         counter: Counter,
         read: Mapping[Op, str],
@@ -88,7 +88,7 @@ class _Reverse:
     ) -> None:
         self.nested = nested
         kernel = self.old = nested.kernel
-        self.locate_nan = locate_nan
+        self.checks = checks
         self.indices: list[Op] = []  # indices of the enclosing loops, outermost first
         self.shadow = shadow
         self.activity = activity(kernel, shadow)
@@ -184,8 +184,8 @@ class _Reverse:
                 for a, part in zip(op.args, rules.pullback(self.b, op, args, self.sweep.env[op], adjoint)):
                     if part is not None:
                         self.accumulate(a, part)
-                        if self.locate_nan:
-                            check_nan(self.b, op, part, adjoint, self.indices)
+                        if self.checks:
+                            check_derivative(self.b, op, part, adjoint, args, self.indices, self.checks == "finite")
 
     def result(self, op: Op) -> None:
         adjoint = self.adjoints.pop(op, None)

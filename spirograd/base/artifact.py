@@ -80,8 +80,8 @@ class TaskInfo:
     """One dispatch. ``begin`` and ``end`` are None if only the device knows them; the task then strides over bounds that it computes.
 
     ``places``: whether the task only places the adstacks of later tasks. The adstacks keep their places as long as their sizes do not
-    change. ``coarsening``: iterations that an invocation runs at a time. ``operations`` (GPUs, by LLVM): IR operations of an invocation for
-    that. ``lanes``: the largest number of iterations that a thread runs as lanes of vectors, each with a thread slot. ``max_groups``: the
+    change. ``coarsening``: iterations that an invocation runs at a time. ``strides`` (GPUs, by LLVM): see `analysis.workgroups.strides`.
+    ``lanes``: the largest number of iterations that a thread runs as lanes of vectors, each with a thread slot. ``max_groups``: the
     largest number of workgroups to dispatch (0: the limit of the device). ``loops``: whether an iteration contains loops. ``bindings``
     (targets without addresses): for each storage buffer of descriptor set 0, the offsets of addresses in the argument block. With one
     offset, the buffer is bound to that allocation, from its first byte on. With several, one buffer holds all these allocations and is
@@ -103,7 +103,7 @@ class TaskInfo:
     places: bool = False
     lanes: GroupSize = 1
     coarsening: GroupSize = 1
-    operations: Count = 0
+    strides: bool = False
     bindings: tuple[tuple[BlockOffset, ...], ...] = ()
     work: Work = field(default_factory=Work)
     source: Annotated[int, Within(-1, 0x7FFFFFFF)] = -1

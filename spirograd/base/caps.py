@@ -66,6 +66,8 @@ class Capabilities:
     # Whether loads from an address that all invocations share are executed even if no invocation is active: llvmpipe since Mesa 25.1.
     unmasked_uniform_loads: bool = False
     coarse_sines: bool = False  # whether the driver's sin, cos and tan of f32 are off by more than some ulp
+    # Whether the driver computes a product that it must not contract as the fused a * b + 0.0, which loses -0.0: SPIRV-Cross for MoltenVK.
+    positive_zero_products: bool = False
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # the scope of the clock that modules can read: "device", "subgroup", or "" for none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
