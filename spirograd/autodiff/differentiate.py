@@ -11,6 +11,7 @@ from spirograd.autodiff.inactive_memory import inactive_memory
 from spirograd.autodiff.int_casts import cast_warning, int_casts, stops
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
+from spirograd.autodiff.prepare.products_by_rows import products_by_rows
 from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
 from spirograd.autodiff.prepare.stored_results import load_stored_results, refuse_saving
 from spirograd.autodiff.prepare_order import prepared
@@ -48,7 +49,7 @@ def differentiate(
     ctx = PassContext(caps, replace(options, optimize=True))
     with gc_paused(), deep_recursion():
         repeated = mode != "reverse"
-        source = inline_calls(kernel if repeated else load_stored_results(kernel), ctx)
+        source = products_by_rows(inline_calls(kernel if repeated else load_stored_results(kernel), ctx), ctx)
         primal = simplify(hoist_space_checks(source, ctx), ctx)
         if mode == "constant":
             return _forward(primal, shadow, ctx, True)

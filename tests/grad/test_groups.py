@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from grad.check import TOLERANCES, jacobian, put
 from grad.shapes import test_grad_groups as cases
 
 import spirograd as sg
-from spirograd.simt import block
+from spirograd.compiler import compile_kernel
+from spirograd.dumps import Compilation, listeners
+from spirograd.lang.context import session
+from spirograd.lang.language_options import options_of_device
+from spirograd.simt import Tile16x16, block
+from validation.profiles import PTX
+from validation.tools import FAILED, assembled
 
 SIZE = 4
 
@@ -128,6 +137,18 @@ def test_checks_find_nothing(arch):
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("case", [case for case in cases.CASES if case is not cases.overwritten_between_barriers])
+def test_gradients_have_no_races(case):
+    sg.init(arch=sg.interpreter, detect_races=True)
+    program = case(sg.f32)
+    program.prepare(1)
+    put(program.memories, program.values(1))
+    program.kernel()
+    put([memory.grad for memory in program.memories], program.values(0))
+    program.kernel.grad()
+    sg.sync()
+
+
 def test_what_is_saved():
     """A loop that overwrites an array is explained; a product of tiles saves nothing."""
     sg.init(arch=sg.cpu)
@@ -137,3 +158,60 @@ def test_what_is_saved():
     product = cases.tiled_product(sg.f32)
     product.kernel()
     assert "shared array" not in str(product.kernel.grad.explain())
+
+
+def _gradients(name):
+    """Return the compilations of a case, run on the interpreter, and of its gradient."""
+    found: list[Compilation] = []
+    sg.init(arch=sg.interpreter, offline_cache=False)
+    listeners.append(found.append)
+    try:
+        program = getattr(cases, name)(sg.f32)
+        program.prepare(1)
+        program.kernel()
+        program.kernel.grad()
+    finally:
+        listeners.remove(found.append)
+        sg.reset()
+    return [each for each in found if each.kernel.name.endswith("_grad")]
+
+
+@pytest.mark.needs("ptxas")
+@pytest.mark.parametrize("name", ["tiled_product", "halving_strides", "histogram", "exchanges"])
+def test_ptx(name):
+    (gradient,) = _gradients(name)
+    compiled = compile_kernel(gradient.kernel, PTX["cuda-sm_90"], replace(gradient.options, keep_stages=True))
+    text = compiled.stages["kernel.ptx"]
+    verdict = assembled(text.encode())
+    assert verdict.status != FAILED, verdict.text
+    assert "bar.sync" in text or "bar.warp.sync" in text
+    assert re.search(r"(atom|red)\.shared(::cta)?(\.relaxed)?(\.cta)?\.add\.f32", text)
+
+
+def test_products_by_instructions():
+    """On devices with instructions for matrices, derivatives are those of products by rows."""
+    sg.init(arch=sg.interpreter, offline_cache=False)
+    opened = session()
+    opened.language = replace(opened.language, **options_of_device(PTX["cuda-sm_90"]))
+    n = Tile16x16.SIZE
+    a, b, c = (sg.field(sg.f64, (n, n), needs_grad=True) for _ in range(3))
+
+    @sg.kernel
+    def multiply():
+        sg.loop_config(block_dim=32)
+        for _ in range(32):
+            left, right, total = Tile16x16.zeros(sg.f64), Tile16x16.zeros(sg.f64), Tile16x16.zeros(sg.f64)
+            left[:] = a[0:n, 0:n]
+            right[:] = b[0:n, 0:n]
+            total.add_product_(left, right)
+            total.subtract_product_(right, left, transposed=True)
+            c[0:n, 0:n] = total
+
+    x, y, seed = np.random.default_rng(0).standard_normal((3, n, n))
+    put([a, b], [x, y])
+    multiply()
+    np.testing.assert_allclose(c.to_numpy(), x @ y - y @ x.T, rtol=1e-12, atol=1e-12)
+    put([c.grad], [seed])
+    multiply.grad()
+    np.testing.assert_allclose(a.grad.to_numpy(), seed @ y.T - (y.T @ seed).T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(b.grad.to_numpy(), x.T @ seed - seed @ x, rtol=1e-12, atol=1e-12)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, u1, unsigned
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.profiles import owner
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, SharedRef, ref_of
@@ -15,7 +17,8 @@ def add_by_bits(kernel: Kernel, caps: Capabilities) -> Kernel:
     bits, to which loops of exchanges add.
 
     Arrays that other atomics update, too, or whose old elements are used, stay as they are: code generators reject these atomics. A loop
-    runs again only if another thread of the group has finished meanwhile, so it is never long.
+    runs again only if another thread of the group has finished meanwhile, so it is never long. Raise SpirogradUnsupportedError for floats
+    of 64 bits on devices that cannot exchange as many bits in shared memory.
     """
     if caps.target.generator is not Generator.SPIRV or ops.atomic not in kernel.codes:
         return kernel
@@ -27,14 +30,16 @@ def add_by_bits(kernel: Kernel, caps: Capabilities) -> Kernel:
         if isinstance(ref, SharedRef) and op.code is not ops.load and op.code is not ops.store:
             updates.setdefault(ref, []).append(op)
     lacking = {ref for ref, found in updates.items() if _is_lacking(ref, caps) and all(_is_addition(op, used) for op in found)}
+    for ref in lacking:
+        if ref.dtype.bits == 64 and not caps.shared_int64:
+            message = f"additions to {ref.dtype} in shared arrays need 64-bit atomics there, which {owner(caps, 'shared_int64')} lacks"
+            raise SpirogradUnsupportedError(message, updates[ref][0].loc, "use f32, or another device")
     return _AddByBits(lacking).kernel(kernel) if lacking else kernel
 
 
 def _is_lacking(ref: SharedRef, caps: Capabilities) -> bool:
-    """Return whether the device cannot add to elements of ``ref``, but can exchange their bits."""
-    if not ref.dtype.is_float or ref.dtype.bits < 32:
-        return False
-    return not caps.shared_f32_add if ref.dtype.bits == 32 else caps.shared_int64
+    """Return whether the device cannot add to elements of ``ref``, floats whose bits it may exchange."""
+    return ref.dtype.is_float and ref.dtype.bits >= 32 and (ref.dtype.bits == 64 or not caps.shared_f32_add)
 
 
 def _is_addition(op: Op, used: set[Op]) -> bool:
