@@ -179,8 +179,10 @@ if TYPE_CHECKING:
     from spirograd import aot as aot
     from spirograd import distributed as distributed
     from spirograd import linalg as linalg
+    from spirograd import optim as optim
     from spirograd import profiler as profiler
     from spirograd import simt as simt
+    from spirograd import ui as ui
     from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
@@ -402,6 +404,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "optim",
     "outer",
     "perf_dispatch",
     "polar_decompose",
@@ -466,7 +469,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "distributed", "linalg", "optim", "profiler", "simt", "tools", "ui"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

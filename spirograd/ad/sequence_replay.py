@@ -23,6 +23,7 @@ from spirograd.ad.recording import TapeRecording
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
+from spirograd.base.launch_cursor import DONE
 from spirograd.base.protocols import OwnWrites
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import Kernel
@@ -46,56 +47,61 @@ class ReplayedLaunch(Launch):
 class SequenceReplay:
     """The launches of a tape that follows ``sequence``. ``own``: the writes of its thread; ``exposed``: what it knows of memory that was
     handed out; ``claim``: claims gradients for it. ``ended``: whether the tape follows the sequence no longer. ``reads``: the numbers that
-    Python has read, each with the number of launches before."""
+    Python has read, each with the number of launches before.
+
+    Compiled code compares launches, and counts and keeps them in the cursor of the sequence. Python sees those that it does not know.
+    """
 
     def __init__(self, sequence: LaunchSequence, own: OwnWrites, exposed: Exposed, claim: Callable[[Iterable[FieldOrArray]], None]) -> None:
         self.sequence = sequence
         self._own, self._exposed, self._claim = own, exposed, claim
         self._steps = sequence.steps
-        self._args: list[tuple[object, ...]] = []
+        self._cursor = sequence.cursor
         self.reads: list[tuple[int, CallStep]] = []
         self._alive = [reference() for reference in sequence.uses.values()]
         memories = [storage for reference in sequence.memories if (storage := reference()) is not None]
         self.ended = any(value is None for value in self._alive) or not own.is_only()
         self._places = [] if self.ended else [(storage.tree.allocation, storage.view.part) for storage in memories]
-        self._bound = None if self.ended else sequence.bind([allocation.address for allocation, _ in self._places])
+        bound = self._bound = None if self.ended else sequence.bind([allocation.address for allocation, _ in self._places])
+        if bound is not None and not self._cursor.begin(own, bound.words, len(self._steps)):
+            self.end()
+        self._args = [] if self.ended else self._cursor.arguments  # One more than launches while a launch runs.
 
     @property
     def is_complete(self) -> bool:
         """Whether all launches of the sequence have run."""
-        return len(self._args) == len(self._steps)
+        return self.count() == len(self._steps)
+
+    def count(self) -> int:
+        """Return the number of launches that have run, after a look for writes of other threads that compiled code has found."""
+        if self.ended:
+            return len(self._args)
+        gap = self._cursor.gap()
+        if gap is not None:
+            self._own.missed(gap)
+        done = self._cursor[DONE]
+        del self._args[done:]
+        return done
 
     def launch(self, kernel: Kernel, args: tuple[object, ...]) -> bool:
         """Launch ``kernel`` if that is the next launch of the sequence; return whether it was launched."""
-        number = len(self._args)
+        number = self.count()
         if self.ended or number == len(self._steps):
             return False
-        step, bound = self._steps[number], self._bound
-        if step.kernel is not kernel or not is_like(args, step.key):
+        step = self._steps[number]
+        launch = step.calls.forward.launch
+        if launch is None or self._exposed.active or not self._own.is_complete():
             return False
-        calls = step.calls
-        launch = calls.forward.launch
-        if launch is None or bound is None or self._exposed.active or not self._own.continues():
+        if step.kernel is not kernel or not is_like(args, step.key):
             return False
         if step.claims:
             self._claim([memory for reference in step.claims if (memory := reference()) is not None])
-        if step.copies:
-            for to, of, nbytes in bound.steps[number].saves:
-                memmove(to, of, nbytes)
-        self._args.append(args)  # before the launch: another thread may hand out memory that it uses
-        before = calls.last_write.get("")
-        try:
-            launched = launch(args) is not NotImplemented
-        finally:  # What a kernel reports is raised after the launch.
-            if calls.last_write.get("") != before:
-                self._own.wrote(calls.ticks, calls.last_write[""])
-            else:
-                self._args.pop()
-        return launched
+            self._cursor.allow(number)
+        return launch(args) is not NotImplemented
 
     def read(self, step: CallStep) -> None:
         """Keep a read of numbers."""
-        self.reads.append((len(self._args), step))
+        self.reads.append((self.count(), step))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
@@ -110,6 +116,7 @@ class SequenceReplay:
 
     def launched(self) -> Iterator[tuple[Launch, list[memoryview]]]:
         """Yield the launches so far, and the contents of their copies."""
+        self.count()
         bound = self._bound
         for step, launch in zip(self._steps, self.launches()):
             contents = []
@@ -120,8 +127,18 @@ class SequenceReplay:
                 contents.append(memoryview(data))
             yield launch, contents
 
+    def close(self) -> None:
+        """Give back the cursor of the sequence after the last launch. The copies stay, for any number of reverses."""
+        self.count()
+        self._args = [*self._args]
+        self._cursor.end()
+        self.ended = True
+
     def end(self) -> None:
-        """Give back the memory of the copies."""
+        """Give back the cursor of the sequence, and the memory of the copies."""
+        if not self.ended:
+            self.count()
+            self._cursor.end()
         self.ended = True
         bound, self._bound = self._bound, None
         if bound is not None:

@@ -143,10 +143,6 @@ def _refuse(kernel: Kernel) -> None:
         if callee_of(op) in recursive:
             message = f"`{str(callee_of(op)).partition('.')[0]}` calls itself; recursive functions have no derivative"
             raise SpirogradUnsupportedError(message, op.loc, "use a loop, or give the kernel a gradient with `sg.ad.grad_replaced`")
-        if op.code is ops.for_ and op.attr.grouped:
-            message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
-            hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"
-            raise SpirogradUnsupportedError(message, op.loc, hint)
         if op.code is ops.for_ and op.attr.deactivates:
             message = (
                 "a kernel that deactivates cells of sparse nodes has no derivative, because the values and gradients of the cells are lost"
@@ -175,8 +171,8 @@ def _reversed(
     loops = nested_loops(primal, nesting)
     _verify(ctx.options, loops.kernel)
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    checks = "finite" if ctx.options.locate_infinities else "nan" if ctx.options.locate_nan else ""
-    unclean = reverse(primal, shadow, checks=checks, segments=segments, counter=counter, nested=loops)
+    lanes, checks = ctx.caps.group_lanes, "finite" if ctx.options.locate_infinities else "nan" if ctx.options.locate_nan else ""
+    unclean = reverse(primal, shadow, checks=checks, segments=segments, counter=counter, nested=loops, lanes=lanes)
     gradient = clean(unclean.kernel, ctx)
     _verify(ctx.options, gradient)
     residuals, conflicts = memory_residuals(primal, gradient)

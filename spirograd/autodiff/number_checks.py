@@ -45,6 +45,18 @@ def check_number(
     b.emit(ops.check, good, *operands, attr=FaultSite("nan", message, dtypes, loc), type=VOID)  # type: ignore[arg-type]
 
 
+def check_derivative(b: Builder, op: Op, part: Op, adjoint: Op, args: Sequence[Op], indices: Sequence[Op], infinities: bool) -> None:
+    """Emit a check of what the derivative of ``op`` adds to the adjoint of an operand, ``part``. ``adjoint``: of the result; ``args``: the
+    operands, which the message shows with ``infinities``; ``indices``: of the loops around it, the outermost first."""
+    operands = [a for a in args if infinities and isinstance(a.type, DType)]
+    shown = [("its adjoint is", [adjoint]), (_operands_are(operands), operands)]
+    check_number(b, f"the derivative of `{op.code.name}`", part, [adjoint], shown, indices, op.loc, infinities)
+
+
+def _operands_are(operands: Sequence[Op]) -> str:
+    return "its operands are" if len(operands) > 1 else "its operand is"
+
+
 def _is_bad(b: Builder, number: Op, infinities: bool) -> Op:
     nan = b.emit(ops.isnan, number)
     return b.emit(ops.or_, nan, b.emit(ops.isinf, number)) if infinities else nan
@@ -78,7 +90,7 @@ class _Checks(Rewriter):
         copy = self.copy(op)
         if _is_float(copy):
             operands = [a for a in copy.args if isinstance(a.type, DType)]
-            shown = [("it is", [copy]), ("its operands are" if len(operands) > 1 else "its operand is", operands)]
+            shown = [("it is", [copy]), (_operands_are(operands), operands)]
             self._check(f"the value of `{op.code.name}`", copy, [a for a in operands if _is_float(a)], shown, op.loc)
         return copy
 

@@ -41,8 +41,9 @@ def program(
     """Make of ``function``, which launches kernels, one differentiable function: ``f = program(simulate, inputs=[x], outputs=loss)``.
 
     ``inputs``, ``outputs``: fields and ndarrays with gradients, or lists, tuples and dicts of them; a field of structs is a dict of its
-    members. A call takes values in the form of ``inputs``: one argument for each entry of a list; for a dict, by position or by name. It sets the memory of the inputs, clears the
-    outputs, calls ``function``, and returns copies of the outputs in their form. Other named arguments go to ``function`` as they are.
+    members. A call takes values in the form of ``inputs``: one argument for each entry of a list; for a dict, by position or by name. It
+    sets the memory of the inputs, clears the outputs, calls ``function``, and returns copies of the outputs in their form. Other named
+    arguments go to ``function`` as they are.
 
     ``state``: other memory whose contents the function uses and changes; each call finds what the first one found. Everything else that
     the function writes, it must set before it reads: the first call with each set of other arguments runs the function again, on other

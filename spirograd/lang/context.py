@@ -65,6 +65,7 @@ class Trace:
         self.tiles = False  # Whether it has tiles, whose slices may exceed the memory.
         self.stops = False  # Whether it has markers of `stop_grad` of memory.
         self.guards = 0  # The number of run-time conditions around the traced code: branches, and loops that may have no iteration.
+        self.loop_indices: dict[Op, tuple[str, int, int]] = {}  # Indices of loops over fields -> the field, the first and the last one.
         self.warnings: dict[Hashable, str] = {}  # Warnings for the user once tracing is complete, by subject.
 
     def warn(self, about: Hashable, text: str) -> None:

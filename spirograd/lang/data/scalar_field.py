@@ -100,8 +100,10 @@ class Field(HostScope):
     @property
     def tree(self) -> Tree:
         """The tree that holds the field, closed."""
-        self.snode.tree.settle()
-        place = self.snode  # Now, since closing may have divided the tree.
+        place = self.snode
+        if not place.tree.settled:
+            place.tree.settle()
+            place = self.snode  # Closing may have divided the tree.
         return (place.stored_node or place).tree
 
     @property
@@ -216,6 +218,7 @@ class ScalarField(Contents, Field):
         self._dual: ScalarField | None = None
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
+        self._view_stays = False  # The view of a dense field is the same once its tree is closed.
         self._addresses_found: Layout | None = None
         self._sparse_path: tuple[Path | None] | None = None
         self._fast_layout: tuple[elements.Places | None] | None = None
@@ -283,9 +286,10 @@ class ScalarField(Contents, Field):
     @property
     def snode(self) -> SNode:
         """The place of the first scalar of an element in its tree; raises SpirogradRuntimeError if it has none."""
-        if not self.placed:
+        places = self._places
+        if len(places) != self.components:
             raise SpirogradRuntimeError(f"field `{self.name}` has no place yet: {_REMEDIES[self.role]}")
-        return self._places[0]
+        return places[0]
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -436,7 +440,10 @@ class ScalarField(Contents, Field):
     @property
     def view(self) -> HostView:
         """The host's view of the memory; below sparse nodes of the cells of the region that may store values."""
+        if self._view is not None and self._view_stays:
+            return self._view
         region, shape = self.tree.region, self.storage_shape
+        self._view_stays = region is None and self.sparse_path is None
         if region is not None and shape:
             shape = (min(region.extent, shape[0]), *shape[1:])
         if self._view is None or self._view.shape != shape:

@@ -318,6 +318,10 @@ class Kernel(Staged, NearNames):
     def _steps(self, args: Sequence[object]) -> list[Step]:
         return [step for k, (parameter, value) in enumerate(zip(self._parameters, args)) for step in parameter.steps(value, Path(k))]
 
+    def launch_by(self, calls: NativeCalls) -> None:
+        """Have compiled code launch by ``calls``, too: see `NativeCalls.share`."""
+        self._native.share(calls)
+
     def forget(self, key: Hashable, specialization: Specialization | None) -> None:
         """Drop ``specialization`` for arguments with this key.
 

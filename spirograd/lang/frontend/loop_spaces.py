@@ -93,6 +93,10 @@ def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> Loop
     def decode(index: Value) -> list[Value]:
         if isinstance(field, SNode):
             return indices_of(field.decode(), len(field.shape), (), index)
-        return list(field.loop_order(index))
+        indices = list(field.loop_order(index))
+        for axis, (value, extent_) in enumerate(zip(indices, field.shape)):
+            first = field.origin[axis] if field.origin else 0
+            scalar.trace_of().loop_indices[value.op] = (field.name, first, first + extent_ - 1)
+        return indices
 
     return LoopSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)
