@@ -115,6 +115,7 @@ from spirograd.lang.arithmetic import (
 )  # fmt: skip
 from spirograd.lang.clocks import clock_counter, clock_freq_hz
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
+from spirograd.lang.data.batches import Batch
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
@@ -227,11 +228,14 @@ else:
     from spirograd.lang.struct import dataclass
 
 
+batch = Batch
+
 __all__ = [
     "GUI",
     "AdStackOverflow",
     "ArgPack",
     "Backend",
+    "Batch",
     "BufferView",
     "Event",
     "Field",
@@ -295,6 +299,7 @@ __all__ = [
     "atomic_xor",
     "available_archs",
     "axes",
+    "batch",
     "bit_and",
     "bit_cast",
     "bit_not",

@@ -23,18 +23,19 @@ from spirograd.lang.scalar import describe
 
 
 class Tree:
-    """Fields and ndarrays in lists, tuples and dicts, and the members of fields of structs. ``leaves``: in the order of the containers;
-    ``what``: the tree in messages.
+    """Fields and ndarrays in lists, tuples and dicts; a field of structs is a dict of its members. ``leaves``: in the order of the
+    containers; ``what``: the tree in messages.
 
     Raises SpirogradTypeError for other values, and for memory that occurs twice.
     """
 
     def __init__(self, what: str, tree: object) -> None:
-        self.what, self._tree = what, tree
+        self.what, self._tree = what, _with_members(tree)
         self.leaves: list[FieldOrArray] = []
-        for path, leaf in leaves_of(tree, ""):
+        for path, leaf in leaves_of(self._tree, ""):
             if not isinstance(leaf, (ScalarField, Ndarray)):
-                raise SpirogradTypeError(f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray")
+                problem = f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray"
+                raise SpirogradTypeError(problem, None, "name what `sg.field` and `sg.ndarray` return")
             if any(memory_identity(leaf)[0] == memory_identity(other)[0] for other in self.leaves):
                 raise SpirogradTypeError(f"`{what}` has {describe(leaf)} twice (`{what}{path}`)")
             self.leaves.append(leaf)
@@ -51,7 +52,6 @@ class Tree:
         found: list[object] = []
 
         def walk(tree: object, value: object, path: str) -> None:
-            tree = _by_members(tree)
             if isinstance(tree, Mapping):
                 if not isinstance(value, Mapping) or value.keys() != tree.keys():
                     raise SpirogradTypeError(f"`{self.what}{path}` takes a dict with the keys {list(tree)}, got {_form(value)}")
@@ -73,14 +73,19 @@ class Tree:
         return tree_like(self._tree, values)
 
 
-def _by_members(tree: object) -> object:
-    """Return a field of structs as a dict of its members, anything else as it is."""
-    return {name: tree.get_member_field(name) for name in tree.keys} if isinstance(tree, StructField) else tree
+def _with_members(tree: object) -> object:
+    """Return ``tree`` with a dict of its members for each field of structs."""
+    if isinstance(tree, StructField):
+        return {name: _with_members(member) for name, member in tree.members.items()}
+    if isinstance(tree, Mapping):
+        return {name: _with_members(one) for name, one in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_with_members(one) for one in tree])
+    return tree
 
 
 def leaves_of(tree: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield what is in lists, tuples and dicts, and the members of fields of structs, in order, each with its path."""
-    tree = _by_members(tree)
+    """Yield what is in lists, tuples and dicts, in order, each with its path."""
     if isinstance(tree, Mapping):
         for name, one in tree.items():
             yield from leaves_of(one, f"{path}[{name!r}]")
@@ -96,7 +101,6 @@ def tree_like(tree: object, leaves: Iterable[object]) -> object:
     remaining = iter(leaves)
 
     def build(part: object) -> object:
-        part = _by_members(part)
         if isinstance(part, Mapping):
             return {name: build(one) for name, one in part.items()}
         if isinstance(part, (list, tuple)):

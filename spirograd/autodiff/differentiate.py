@@ -171,8 +171,8 @@ def _reversed(
     loops = nested_loops(primal, nesting)
     _verify(ctx.options, loops.kernel)
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    lanes, checks = ctx.caps.group_lanes, "finite" if ctx.options.locate_infinities else "nan" if ctx.options.locate_nan else ""
-    unclean = reverse(primal, shadow, checks=checks, segments=segments, counter=counter, nested=loops, lanes=lanes)
+    checks = "finite" if ctx.options.locate_infinities else "nan" if ctx.options.locate_nan else ""
+    unclean = reverse(primal, shadow, checks=checks, segments=segments, counter=counter, nested=loops, lanes=ctx.caps.group_lanes)
     gradient = clean(unclean.kernel, ctx)
     _verify(ctx.options, gradient)
     residuals, conflicts = memory_residuals(primal, gradient)

@@ -46,15 +46,11 @@ def check_number(
 
 
 def check_derivative(b: Builder, op: Op, part: Op, adjoint: Op, args: Sequence[Op], indices: Sequence[Op], infinities: bool) -> None:
-    """Emit a check of what the derivative of ``op`` adds to the adjoint of an operand, ``part``. ``adjoint``: of the result; ``args``: the
-    operands, which the message shows with ``infinities``; ``indices``: of the loops around it, the outermost first."""
+    """Emit a check of what the derivative of ``op`` adds to the adjoint of an operand. ``adjoint``: that of the result; ``args``: the
+    operands."""
     operands = [a for a in args if infinities and isinstance(a.type, DType)]
-    shown = [("its adjoint is", [adjoint]), (_operands_are(operands), operands)]
+    shown = [("its adjoint is", [adjoint]), ("its operands are" if len(operands) > 1 else "its operand is", operands)]
     check_number(b, f"the derivative of `{op.code.name}`", part, [adjoint], shown, indices, op.loc, infinities)
-
-
-def _operands_are(operands: Sequence[Op]) -> str:
-    return "its operands are" if len(operands) > 1 else "its operand is"
 
 
 def _is_bad(b: Builder, number: Op, infinities: bool) -> Op:
@@ -90,7 +86,7 @@ class _Checks(Rewriter):
         copy = self.copy(op)
         if _is_float(copy):
             operands = [a for a in copy.args if isinstance(a.type, DType)]
-            shown = [("it is", [copy]), (_operands_are(operands), operands)]
+            shown = [("it is", [copy]), ("its operands are" if len(operands) > 1 else "its operand is", operands)]
             self._check(f"the value of `{op.code.name}`", copy, [a for a in operands if _is_float(a)], shown, op.loc)
         return copy
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spirograd.ad.memory_keys import numbers_of
 from spirograd.ad.program_memory import Tree
 from spirograd.ad.program_runs import ProgramRuns, Static, same_arguments
 from spirograd.base.errors import SpirogradTypeError
@@ -110,7 +111,9 @@ class Program(NearNames):
         return outputs, pullback
 
     def value_and_grad(self, *args: object, **kwargs: object) -> tuple[Results, Results]:
-        """Return the output, one number, and the gradients of the inputs, in the form of ``inputs``."""
+        """Return the output, one number, and the gradients of the inputs, in the form of ``inputs``.
+
+        The output of a batch is one number for each environment; inputs of the batch get the gradients of the environments."""
         self._one_output("value_and_grad")
         value, pullback = self.vjp(*args, **kwargs)
         gradients = pullback(self.runs.outputs.like([1.0]))
@@ -174,7 +177,7 @@ class Program(NearNames):
 
     def _one_output(self, what: str) -> None:
         leaves = self.runs.outputs.leaves
-        if len(leaves) != 1 or int(np.prod((*leaves[0].shape, *leaves[0].element_shape))) != 1:
+        if len(leaves) != 1 or numbers_of(leaves[0]) != 1:
             raise SpirogradTypeError(f"`{what}` is for programs with one number as output: `{self.runs.name}` has others; use `vjp`")
 
     def _results(self, role: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -86,9 +87,7 @@ def _elements(memory: Proxy) -> LoopSpace:
 
 def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:
     """Return all elements of a field, or cells of a node, in the order of memory."""
-    total = 1
-    for n in field.shape:
-        total *= n
+    total = math.prod(field.shape if isinstance(field, SNode) else field.shape_in_kernels)
 
     def decode(index: Value) -> list[Value]:
         if isinstance(field, SNode):
