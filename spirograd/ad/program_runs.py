@@ -52,6 +52,7 @@ class _RunTape(Tape):
 
     def _end(self, kind: type[BaseException] | None) -> None:
         if kind is None and self._following is not None and self._following.is_complete:
+            self._following.close()
             self._left = {}
         else:
             super()._end(kind)

@@ -127,6 +127,13 @@ class SequenceReplay:
                 contents.append(memoryview(data))
             yield launch, contents
 
+    def close(self) -> None:
+        """Give back the cursor of the sequence after the last launch. The copies stay, for any number of reverses."""
+        self.count()
+        self._args = [*self._args]
+        self._cursor.end()
+        self.ended = True
+
     def end(self) -> None:
         """Give back the cursor of the sequence, and the memory of the copies."""
         if not self.ended:
