@@ -10,9 +10,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence, Set
 
-from spirograd.ad.entries import Launch, TapeEvent
+from spirograd.ad.chain_breaks import ChainBreaks
+from spirograd.ad.entries import Launch, TapeEvent, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.program_outline import ProgramOutline
 from spirograd.ad.versions import Saved
 from spirograd.base.launch_cursor import LaunchCursor, StepKind, Words, copy_words, key_words
 from spirograd.base.protocols import Allocation
@@ -132,17 +134,29 @@ class NotRepeatedError(Exception):
 class LaunchSequence:
     """The launches of a tape, in order. It keeps no memory of the program alive.
 
-    ``cursor``: of the tape that follows it. ``memories``: the fields and ndarrays of which it saves something; ``uses``: all that has to
-    exist. ``nbytes``: of the copies. ``report``: of the tape; ``active_outputs``: the memory that gradients flow from.
+    ``cursor``: of the tape that follows it. ``memories``: the fields and ndarrays of which it saves something; ``written``: those that it
+    writes; ``uses``: all that has to exist. ``nbytes``: of the copies. ``report``, ``breaks``, ``outline``: of the tape;
+    ``active_outputs``: the memory that gradients flow from.
     """
 
-    def __init__(self, launches: Sequence[Launch], events: Sequence[TapeEvent], report: MemoryReport, active_outputs: Set[Key]) -> None:
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        events: Sequence[TapeEvent],
+        report: MemoryReport,
+        active_outputs: Set[Key],
+        breaks: ChainBreaks,
+        outline: ProgramOutline,
+    ) -> None:
         self.session = launches[0].session
         self.cursor = LaunchCursor()
+        self.breaks, self.outline = breaks, outline
         self.report = report
         self.active_outputs = frozenset(active_outputs)
         self.memories: list[weakref.ref[FieldOrArray]] = []
         self.uses: dict[int, weakref.ref[object]] = {}
+        self.written = [weakref.ref(storage) for storage in _memories(launches, written=True)]
+        self._used = [weakref.ref(storage) for storage in _memories(launches, written=False)]
         self.nbytes = 0
         self._numbers: dict[Key, int] = {}
         self._claimed: set[int] = set()
@@ -203,6 +217,10 @@ class LaunchSequence:
             calls = self._calls[key] = CompiledLaunches(kind, NativeCalls(self.session, 1, kind), reverse)
         return calls
 
+    def used_memory(self) -> list[FieldOrArray]:
+        """Return the fields and ndarrays that the launches use."""
+        return [memory for reference in self._used if (memory := reference()) is not None]
+
     def compile(self) -> None:
         """Prepare the launches by compiled code, after the reverse pass of the tape. Raises NotRepeatedError if there are none."""
         prepared: set[int] = set()
@@ -259,6 +277,18 @@ class LaunchSequence:
         launch.kernel.launch_by(calls.forward)
         if calls.reverse is not None:
             step.gradient.prepare(launch.args, launch.again(), calls.reverse)
+
+
+def _memories(launches: Sequence[Launch], written: bool) -> list[FieldOrArray]:
+    """Return the fields and ndarrays that launches use, or write, once each."""
+    found: dict[int, FieldOrArray] = {}
+    for launch in launches:
+        footprint = footprint_of(launch.specialization)
+        for access in footprint.written if written else footprint.used:
+            storage = launch.memory(access)[1]
+            if storage is not None:
+                found[id(storage)] = storage
+    return list(found.values())
 
 
 def _back(addresses: Addresses) -> Addresses:

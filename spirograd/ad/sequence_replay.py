@@ -12,10 +12,13 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import memmove
 
+from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch
 from spirograd.ad.exposed import Exposed
 from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, SequenceStep, is_like, repeats_of
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
+from spirograd.ad.nan_check import CheckedRecording
+from spirograd.ad.program_outline import ProgramOutline
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep
@@ -35,6 +38,10 @@ class ReplayedLaunch(Launch):
     def run(self) -> Returned:
         """Do nothing."""
         return None
+
+    def fresh(self) -> Launch:
+        """Return a launch that runs again."""
+        return Launch(self.session, self.kernel, self.specialization, self.packer, self.args)
 
 
 class SequenceReplay:
@@ -98,9 +105,10 @@ class SequenceReplay:
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
-        return (memory for launch in self._launches() for memory in launch.used())
+        return (memory for launch in self.launches() for memory in launch.used())
 
-    def _launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[Launch]:
+        """Yield the launches so far."""
         session = self.sequence.session
         for step, args in zip(self._steps, tuple(self._args)):
             packer = step.kernel.pack(session, step.specialization, args)
@@ -110,7 +118,7 @@ class SequenceReplay:
         """Yield the launches so far, and the contents of their copies."""
         self.count()
         bound = self._bound
-        for step, launch in zip(self._steps, self._launches()):
+        for step, launch in zip(self._steps, self.launches()):
             contents = []
             for copy in step.copies:
                 assert bound is not None
@@ -180,6 +188,8 @@ class FollowsSequences(ProgramRecorder):
     _exposed: Exposed | None
     _foreign: ForeignWrites | None
     _active_outputs: set[Key]
+    _breaks: ChainBreaks
+    _outline: ProgramOutline
     _paused: object
     _following: SequenceReplay | None = None
     _launches: list[Launch] | None = None  # of a tape that others may repeat, else None
@@ -213,6 +223,8 @@ class FollowsSequences(ProgramRecorder):
             sequence = self._repeats.sequence
             is_first = isinstance(recorded, TapeRecording) and not recorded.events and self._paused is None
             if is_first and sequence is not None and sequence.session is context.session():
+                if isinstance(recorded, CheckedRecording):
+                    recorded.begin([memory for reference in sequence.written if (memory := reference()) is not None])
                 self._following = SequenceReplay(sequence, self._foreign.own, self._exposed, self._gradients.use)
         if self._following is None:
             return False
@@ -220,6 +232,13 @@ class FollowsSequences(ProgramRecorder):
             return True
         self._settle(self._following)
         return False
+
+    def _reverse_sequence(self, replay: SequenceReplay) -> None:
+        """Run the reverse pass of a tape that has followed a sequence to its end."""
+        if isinstance(self._recorded, CheckedRecording):
+            self._recorded.replay_by(replay.reverse, [*replay.launches()])
+        else:
+            replay.reverse()
 
     def _settle(self, replay: SequenceReplay) -> None:
         """Record the launches that were replayed, and follow the sequence no longer."""
@@ -261,7 +280,7 @@ class FollowsSequences(ProgramRecorder):
         if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(launches):
             return None
         try:
-            return LaunchSequence(launches, events, recorded.report(), self._active_outputs)
+            return LaunchSequence(launches, events, recorded.report(), self._active_outputs, self._breaks, self._outline)
         except NotRepeatedError:
             repeats.missed()
             return None

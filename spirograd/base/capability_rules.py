@@ -83,7 +83,7 @@ _RULES = {
     "vector_library": Rule(_equal_if_used, _first),
     "shader_clock": _CLOCK,
     **dict.fromkeys(("max_allocation", "max_groups", "max_group_size", "max_push_constants"), _LIMIT),
-    **dict.fromkeys(("coarse_sines", "cpu_driver", "cpu_name", "profile"), _OF_DEVICE),
+    **dict.fromkeys(("coarse_sines", "positive_zero_products", "cpu_driver", "cpu_name", "profile"), _OF_DEVICE),
     "toolchain": _OF_DEVICE,  # implied by the architecture
 }
 

@@ -39,6 +39,7 @@ class Capabilities:
     atomic_f64_minmax: bool = False
     atomic_cas: bool = True
     shared_f32_add: bool = False  # atomic additions of f32 in shared memory
+    shared_int64: bool = False  # atomics of 64-bit integers in shared memory
     buffer_address: bool = False
     subgroup_size: Count = 0
     subgroup_arithmetic: bool = False
@@ -65,6 +66,8 @@ class Capabilities:
     # Whether loads from an address that all invocations share are executed even if no invocation is active: llvmpipe since Mesa 25.1.
     unmasked_uniform_loads: bool = False
     coarse_sines: bool = False  # whether the driver's sin, cos and tan of f32 are off by more than some ulp
+    # Whether the driver computes a product that it must not contract as the fused a * b + 0.0, which loses -0.0: SPIRV-Cross for MoltenVK.
+    positive_zero_products: bool = False
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # the scope of the clock that modules can read: "device", "subgroup", or "" for none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest

@@ -80,6 +80,7 @@ PROFILES = {
                 "max_push_constants": 4096,
                 "max_allocation": 4 * _GIB,
                 "exact_specials": (16, 32, 64),
+                "positive_zero_products": True,
             },
             # wgpu: SHADER_INT64, SHADER_FLOAT32_ATOMIC in https://docs.rs/wgpu/latest/wgpu/struct.FeaturesWGPU.html; 64-bit atomics begin
             # with Apple8, which is the M2. https://developer.apple.com/metal/Metal-Feature-Set-Tables.pdf: a function has 31 buffers, of

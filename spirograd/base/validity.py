@@ -108,6 +108,9 @@ class StepRecorder(Protocol):
     def keep_arrays(self) -> None:
         """Check that arrays are the same. Comes before they are taken."""
 
+    def keep_all(self) -> None:
+        """Check that scalars are equal, and arrays the same. Comes before they are taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:

@@ -39,6 +39,19 @@ def emit_sub(e: Emitter, op: Op) -> None:
     e.ids[op] = e.rounded(e.f.value("FSub", e.type(t), a, b), t)
 
 
+def emit_mul(e: Emitter, op: Op) -> None:
+    """Emit a * b; as the fused a * b + -0.0, which keeps the sign of zeros, where the driver would add 0.0."""
+    t = op.type
+    assert isinstance(t, DType)
+    factors = [e.ids[x] for x in op.args]
+    if not t.is_float:
+        e.ids[op] = e.f.value("IMul", e.type(t), *factors)
+    elif e.caps.positive_zero_products:
+        e.ids[op] = e.f.glsl("Fma", e.type(t), *factors, e.const(-0.0, t))
+    else:
+        e.ids[op] = e.rounded(e.f.value("FMul", e.type(t), *factors), t)
+
+
 def emit_div(e: Emitter, op: Op) -> None:
     """Emit a / b of floats. Without float controls 2, b is opaque, because drivers simplify x / x to 1, and lavapipe (22.3) computes x / b
     wrong if b is 0 once it has unrolled a loop."""

@@ -29,7 +29,7 @@ OP_MAP: dict[OpCode, Handler] = {
     # arithmetic
     ops.add: Instr("FAdd", "IAdd", "IAdd", contractible=True),
     ops.sub: emit_scalar.emit_sub,
-    ops.mul: Instr("FMul", "IMul", "IMul", contractible=True),
+    ops.mul: emit_scalar.emit_mul,
     ops.div: emit_scalar.emit_div,
     ops.idiv: Instr("", "SDiv", "UDiv"),
     ops.irem: Instr("", "SRem", "UMod"),

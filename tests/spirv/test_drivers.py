@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import vulkan as vk
 
-from spirograd.base.dtypes import DType, f32, i32, i64
+from spirograd.base.dtypes import DType, f16, f32, i32, i64
+from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.runtime.devices.vulkan.features import driver_facts
 from spirograd.spirvgen.disasm import disassemble
@@ -39,6 +42,35 @@ def test_llvmpipe_loads_of_uniform_addresses(major: int, minor: int, unmasked: b
 def test_swiftshader_is_not_asked_for_special_floats() -> None:
     facts = driver_facts(properties(vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER), version(5, 0))
     assert facts == {"coarse_sines": True}
+
+
+def test_moltenvk_adds_zeros_to_products() -> None:
+    facts = driver_facts(properties(vk.VK_DRIVER_ID_MOLTENVK), version(0, 2))
+    assert facts["positive_zero_products"]
+
+
+@pytest.mark.needs("spirv-cross")
+@pytest.mark.parametrize("t", [f16, f32], ids=str)
+def test_products_keep_negative_zeros(t: DType, tmp_path: Path) -> None:
+    """SPIRV-Cross, which MoltenVK uses, writes a product with NoContraction as fma(a, b, 0), which is 0.0 for -0.0."""
+    args = kit.Args([t, t])
+
+    def build(b: Builder) -> None:
+        at = b.const(0, i32)
+        x = b.load(args.refs[0], at)
+        b.store(args.refs[1], at, b.emit(ops.mul, x, x))
+
+    kernel = kit.serial(build)
+    modules = [kit.compile_task(kernel, args, caps=replace(kit.FULL, positive_zero_products=fused)) for fused in (False, True)]
+    texts = []
+    for number, module in enumerate(modules):
+        path = tmp_path / f"{number}.spv"
+        path.write_bytes(module)
+        command = ["spirv-cross", path, "--msl", "--msl-version", "30000"]
+        texts.append(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    plain, fused = texts
+    assert re.search(r"return fma\(l, r, T\(0\)\);", plain) and "spvFMul" not in fused
+    assert re.search(r" = fma\(.*, (half\()?-0\.0", fused)
 
 
 def test_other_drivers_have_no_defects() -> None:

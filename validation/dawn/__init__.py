@@ -16,7 +16,7 @@ VARIABLE = "DAWN"
 # What WebGPU does not take, by parts of its messages, and the names of these limits.
 _LIMITS = (
     ("'storageBarrier' must only", "WGSL has no memory barriers, which locks of atomics need"),
-    ("must only be called from uniform control flow", "Tint takes loops of groups for not uniform, in what it reads as SPIR-V"),
+    ("must only be called from uniform control flow", "Tint takes loops of groups for not uniform"),
     ("unhandled instruction with opcode 225", "WGSL has no memory barriers, which locks of atomics need"),
     ("binds one array twice", "WebGPU binds an array once"),
 )

@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,13 @@ _END = b"\0"  # of a message
 _CHUNK = 1 << 16
 
 
-class _Page:
-    """A page of a browser process that evaluates expressions."""
+class _Process:
+    """A browser process, which answers calls of the DevTools protocol."""
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp()
-        page = Path(self._folder, "page.html")  # Only pages with an address have WebGPU.
-        page.touch()
+        self.page = Path(self._folder, "page.html")  # Only pages with an address have WebGPU.
+        self.page.touch()
         read, self._requests = os.pipe()
         self._answers, write = os.pipe()
         # The browser reads from file descriptor 3 and writes to 4.
@@ -48,27 +49,20 @@ class _Page:
         self._process = subprocess.Popen(command, pass_fds=(read, write), stdin=quiet, stdout=quiet, stderr=quiet)
         os.close(read)
         os.close(write)
-        self.close = weakref.finalize(self, _end, self._process, (self._requests, self._answers), self._folder)
+        weakref.finalize(self, _end, self._process, (self._requests, self._answers), self._folder)
         self._numbers = itertools.count(1)
         self._received = b""
-        self._session: dict[str, str] = {}
-        self.version = str(self._call("Browser.getVersion")["product"])
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
-        self._call("Page.navigate", url=page.as_uri())
-        self._call("Runtime.evaluate", expression=_SCRIPT.read_text(encoding="utf-8"))
+        self.version = str(self.call("Browser.getVersion")["product"])
 
-    def evaluate(self, function: str, *arguments: object) -> object:
-        """Return what a function of the page returns. Raises SpirogradRuntimeError with the exception that it throws."""
-        expression = f"{function}({', '.join(map(json.dumps, arguments))})"
-        answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in answer:
-            raise SpirogradRuntimeError(f"the browser refuses: {answer['exceptionDetails']['exception'].get('description')}")
-        return answer["result"].get("value")
+    @property
+    def ended(self) -> bool:
+        """Whether the process ended."""
+        return self._process.poll() is not None
 
-    def _call(self, method: str, **parameters: object) -> dict[str, Any]:
+    def call(self, method: str, session: Mapping[str, str] = MappingProxyType({}), **parameters: object) -> dict[str, Any]:
+        """Return the result of a method. ``session``: the part of a request that names a page, empty for the browser."""
         number = next(self._numbers)
-        rest = json.dumps({"id": number, "method": method, "params": parameters, **self._session}).encode() + _END
+        rest = json.dumps({"id": number, "method": method, "params": parameters, **session}).encode() + _END
         while rest:
             rest = rest[os.write(self._requests, rest) :]
         while True:
@@ -98,30 +92,53 @@ def _end(process: subprocess.Popen[bytes], pipes: tuple[int, int], folder: str) 
     shutil.rmtree(folder, ignore_errors=True)
 
 
+_processes: list[_Process] = []  # at most one, for all sessions: it takes longer to start than most programs take to run
+
+
+def _process() -> _Process:
+    """Return the browser. If it ended, start another."""
+    if not _processes or _processes[0].ended:
+        _processes[:] = [_Process()]
+    return _processes[0]
+
+
 class Browser:
-    """A `Host`."""
+    """A `Host`: a page of the browser that evaluates functions of `page.js`."""
 
     def __init__(self) -> None:
-        self._page = _Page()
-        self.adapter = str(self._page.evaluate("openDevice"))
-        self.driver = f"{self._page.version}, WGSL by naga"
+        self._process = _process()
+        self._target = self._process.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = {"sessionId": self._process.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]}
+        self._process.call("Page.navigate", self._session, url=self._process.page.as_uri())
+        self._process.call("Runtime.evaluate", self._session, expression=_SCRIPT.read_text(encoding="utf-8"))
+        self.adapter = str(self._evaluate("openDevice"))
+        self.driver = f"{self._process.version}, WGSL by naga"
 
     def pipeline(self, module: bytes, entry: str, buffers: int, indirect: bool) -> object:
-        return self._page.evaluate("createPipeline", wgsl(module), entry, [buffers] + [1] * indirect)
+        return self._evaluate("createPipeline", wgsl(module), entry, [buffers] + [1] * indirect)
 
     def run(self, pipeline: object, contents: Sequence[Array], arguments: bytes, groups: int) -> list[Array]:
         blocks = [arguments.ljust(-(-len(arguments) // 16) * 16, b"\0")] if arguments else []
         bound = [[content.tobytes() for content in contents], blocks][: 1 + bool(blocks)]
         encoded = [[base64.b64encode(content).decode() for content in group] for group in bound]
-        results = self._page.evaluate("dispatch", pipeline, encoded, groups)
+        results = self._evaluate("dispatch", pipeline, encoded, groups)
         assert isinstance(results, list)
         return [np.frombuffer(base64.b64decode(result), np.uint8) for result in results]
 
     def close(self) -> None:
-        """End the browser."""
-        self._page.close()
+        """Close the page. The browser ends with this process."""
+        if not self._process.ended:
+            self._process.call("Target.closeTarget", targetId=self._target)
+
+    def _evaluate(self, function: str, *arguments: object) -> object:
+        """Return what a function of the page returns. Raises SpirogradRuntimeError with the exception that it throws."""
+        expression = f"{function}({', '.join(map(json.dumps, arguments))})"
+        answer = self._process.call("Runtime.evaluate", self._session, expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise SpirogradRuntimeError(f"the browser refuses: {answer['exceptionDetails']['exception'].get('description')}")
+        return answer["result"].get("value")
 
 
 def open_host(name: str) -> Browser:
-    """Start a browser. ``name``: a key of `HOSTS`."""
+    """Open a page. ``name``: a key of `HOSTS`."""
     return Browser()

@@ -6,6 +6,8 @@ on devices, or 64, for which there are neither ballots nor products of matrices.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +51,14 @@ class Executable:
     shaders: list[Shader]
 
 
+@functools.cache
+def _compiler() -> VulkanCompiler:
+    """Start the driver's process, once for all sessions: that takes longer than most shaders take to run."""
+    compiler = VulkanCompiler(DRIVER, SID.root)
+    atexit.register(compiler.__exit__)
+    return compiler
+
+
 def missing() -> str:
     """Return why the driver cannot be used here, "" if it can."""
     return SID.why_not(DRIVER)
@@ -59,7 +69,7 @@ class Radv(Emulator):
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__(capacity)
-        self._compiler = VulkanCompiler(DRIVER, SID.root)
+        self._compiler = _compiler()
         self.info = DeviceInfo("vulkan", f"emulated {self._compiler.driver}", f"NumPy {np.__version__}")
         self.caps = self._compiler.caps
         if self.caps.subgroup_size != LANES:
@@ -94,10 +104,6 @@ class Radv(Emulator):
             return launch.run(shader.program, self.memory, shader.resources, groups, size, registers)
         finally:
             self.memory.free(address)
-
-    def close(self) -> None:
-        super().close()
-        self._compiler.__exit__()
 
 
 def open(*, device_memory_bytes: int | None = None, **options: Any) -> Radv:

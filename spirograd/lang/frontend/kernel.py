@@ -176,7 +176,7 @@ class Kernel(Staged, NearNames):
             native.prepare(plan, packer, args, specialization.record, specialization.make_result)
         if plan.diagnosed or packer.transfers is not None:
             specialization.finish(packer)
-        return None if values is None else specialization.result(values)
+        return None if values is None and not specialization.results else specialization.result(values)
 
     def _run_as_python(self, session: Session, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the kernel on ``arch=sg.python``."""

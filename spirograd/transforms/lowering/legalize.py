@@ -1,10 +1,11 @@
-"""Legalisation of integer division, shifts, conversions, rounding and bit counts to forms that the device computes correctly."""
+"""Legalisation of integer division, shifts, conversions, rounding, roots and bit counts to forms that the device computes correctly."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from spirograd.base.dtypes import DType, f16, f32, i32, signed, u1, u32, u64, unsigned
+from spirograd.base.dtypes import DType, f16, f32, f64, i32, signed, u1, u32, u64, unsigned
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
@@ -31,6 +32,7 @@ class _Legalize(Rewriter):
         if ctx.caps.target.shader_arithmetic:
             self.handlers[ops.cast] = self._cast
             self.handlers[ops.div] = self._div
+            self.handlers[ops.sqrt] = self.handlers[ops.rsqrt] = self._root
             self.handlers[ops.max_] = self._max
             if ctx.caps.int64:
                 self.handlers[ops.trunc] = self.handlers[ops.round_] = self._rounded
@@ -83,6 +85,14 @@ class _Legalize(Rewriter):
             return self.copy(op)
         a, b = (self.b.cast(x, f32) for x in self.args(op))
         return self._to_half(self.b.emit(ops.div, a, b))
+
+    def _root(self, op: Op) -> Op:
+        """Return NaN for negative f64. Vulkan leaves these roots undefined, and Mesa's lowering for GPUs makes numbers of about 1e-308."""
+        (x,) = self.args(op)
+        if op.type is not f64:
+            return self.copy(op)
+        b = self.b
+        return b.emit(ops.select, b.emit(ops.lt, x, b.const(0.0, f64)), b.const(math.nan, f64), b.emit(op.code, x))
 
     def _rounded(self, op: Op) -> Op:
         """Round f64 by the floor of the magnitude. Without AVX-512, llvmpipe (Mesa 22.3) loses the sign of zero, and rounds 1.5 to 1."""

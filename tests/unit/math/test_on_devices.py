@@ -90,6 +90,13 @@ class Runner:
             self.device.free(buffer)
         return out[: len(inputs[0])]
 
+    def flushes(self, t: DType, *values: Any) -> Any:
+        """Return where the device may take one of ``values`` for 0: for subnormals, if it adds two to 0, as lavapipe of Mesa 26.2 does."""
+        tiny = np.finfo(t.np).tiny
+        if self.run(ops.add, t, np.array([tiny / 8], t.np), np.array([tiny / 8], t.np))[0]:
+            return np.zeros(values[0].shape, bool)
+        return np.logical_or.reduce([(v != 0) & (np.abs(v) < tiny) for v in values])
+
 
 @pytest.fixture(scope="module", params=["cpu", "vulkan"])
 def runner(request: pytest.FixtureRequest) -> Any:
@@ -120,7 +127,7 @@ def test_error_bound_on_device(runner: Runner, code: OpCode) -> None:
     for group in operands(t, code.name):
         with np.errstate(all="ignore"):
             reference = REFERENCE[code.name](*[v.astype(LONG) for v in group])
-        errors = ulps(runner.run(code, t, *group), reference, t)
+        errors = np.where(runner.flushes(t, *group, reference), 0.0, ulps(runner.run(code, t, *group), reference, t))
         worst = int(np.argmax(errors))
         assert errors[worst] <= bound, (errors[worst], [v[worst] for v in group])
 

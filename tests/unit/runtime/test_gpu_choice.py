@@ -99,6 +99,7 @@ def test_no_driver_and_no_device(standin, monkeypatch):
         loader.open_device(arch)
 
 
+@pytest.mark.needs("cc")
 def test_properties_of_rocm_5(tmp_path_factory, monkeypatch):
     """They are laid out otherwise, and another function gives them."""
     library = standin_gpu.build(tmp_path_factory.getbasetemp(), HIP, "-DHIP5")
@@ -107,6 +108,7 @@ def test_properties_of_rocm_5(tmp_path_factory, monkeypatch):
     assert hip.HipDriver.take().architecture(0) == "gfx1100"
 
 
+@pytest.mark.needs("cc")
 def test_the_runtime_that_another_library_loaded(tmp_path_factory):
     """Two of them in one process would not know each other's memory."""
     folder = tmp_path_factory.mktemp("bundled with spaces")

@@ -45,7 +45,7 @@ def test_radv_shows_its_assembly(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, env=variables, check=False, timeout=200
     )
-    if "null" not in done.stderr.lower() and done.returncode < 0:
+    if ("null" not in done.stderr.lower() and done.returncode < 0) or "no driver offers a device" in done.stderr:
         pytest.skip(f"this RADV has no null device: {done.stderr}")
     assert done.returncode == 0, done.stderr
     stages = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("stage ")}

@@ -68,6 +68,7 @@ _FEATURES = (
     (_V12, "shaderInt8", "int8"),
     (_V12, "shaderFloat16", "float16"),
     (_V12, "shaderBufferInt64Atomics", "atomic_int64"),
+    (_V12, "shaderSharedInt64Atomics", "shared_int64"),
     (_V12, "bufferDeviceAddress", "buffer_address"),
     (_V12, "timelineSemaphore", ""),
     (_V12, _EXTENDED_TYPES, ""),
@@ -206,6 +207,8 @@ def driver_facts(v12: vk.ffi.CData, version: int) -> dict[str, Any]:
     facts = _float_modes(v12)
     if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
         facts["coarse_sines"] = True
+    if v12.driverID == vk.VK_DRIVER_ID_MOLTENVK:
+        facts["positive_zero_products"] = True
     if v12.driverID == vk.VK_DRIVER_ID_MESA_LLVMPIPE:
         facts |= {"loop_limit": LLVMPIPE_LOOP_LIMIT, "nesting_limit": LLVMPIPE_NESTING_LIMIT, "memory_barriers": False}
         if version >= _MESA_25_1:
