@@ -127,52 +127,60 @@ def compile_kernel(
     IR only. Raises SpirogradUnsupportedError for what the device or target cannot do, IRError for broken IR (a defect of the compiler).
     """
     with gc_paused(), deep_recursion():
-        run = _Pipeline(caps, options, kernel)
-        key = key or kernel_key(kernel, caps, options)
-        run.begin(kernel)
-        kernel = run.apply(drop_stop_grad, kernel, "kernel")
-        kernel = run.apply(hoist_space_checks, kernel, "kernel")
-        kernel = run.apply(check_barriers, kernel, "kernel")
-        kernel = run.apply(exact_extrema, kernel, "kernel")
-        kernel = run.apply(inline_some, kernel, "kernel")
-        kernel = run.apply(check_recursion, kernel, "kernel")
-        kernel = run.apply(check_overflow, kernel, "kernel")
-        kernel = run.apply(check_bounds, kernel, "kernel")
-        kernel, run.space_limits = take_space_limits(kernel, run.ctx)
-        interpreted = caps.target.interpreted
-        if interpreted and not run.takes_loops(kernel):
-            kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
-            return _interpreted(kernel, run.describe(kernel, key), run, on_op)
-        kernel = _tasks(kernel, run)
-        kernel = run.apply(contract, kernel, "kernel")
-        kernel = run.apply(check_loops, kernel, "kernel")
-        kernel = run.apply(dce, kernel, "kernel")
-        kernel = run.apply(place_adstacks, kernel, "kernel")
-        kernel = run.apply(private_copies, kernel, "kernel")
-        kernel = run.apply(block_copies, kernel, "kernel")
-        kernel = run.apply(size_groups, kernel, "kernel")
-        run.record_tasks(kernel)
-        artifact = run.describe(kernel, key)
-        kernel = run.apply(layout, kernel, "lowering")
-        kernel = run.apply(fission_groups, kernel, "lowering")
-        kernel = run.apply(diagnostics, kernel, "lowering")
-        kernel = run.apply(expand_math, kernel, "lowering")
-        kernel = run.apply(lower_tasks, kernel, "lowering")
-        kernel = run.apply(legalize, kernel, "lowering")
-        kernel = run.apply(lower_remainder, kernel, "lowering")
-        kernel = run.apply(lower_atomics, kernel, "lowering")
-        kernel = run.apply(widen_narrow_types, kernel, "lowering")
-        kernel = run.apply(split_int64, kernel, "lowering")
-        kernel = run.apply(carry_vectors, kernel, "lowering")
-        kernel = run.apply(simplify_lowered, kernel, "device")
-        kernel = run.apply(check_capabilities, kernel, "device")
-        run.record("device.ir", kernel)
-        if run.ctx.caps.target.generator is Generator.LLVM:
-            kernel = _loops(kernel, run)
-        if interpreted:
-            return _interpreted(kernel, replace(artifact, target_name=caps.target_name), run, on_op)
-        with span("generate code", "compile", target=caps.target_name):
-            return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
+        # In a call, so that the IR is freed before the cycle collector runs again, which would visit all of it.
+        return _compiled(kernel, caps, options, key, on_op, generate)
+
+
+def _compiled(
+    kernel: Kernel, caps: Capabilities, options: CompileOptions, key: str | None, on_op: OnOp | None, generate: bool
+) -> CompiledKernel:
+    """Run all passes, and generate code: see `compile_kernel`."""
+    run = _Pipeline(caps, options, kernel)
+    key = key or kernel_key(kernel, caps, options)
+    run.begin(kernel)
+    kernel = run.apply(drop_stop_grad, kernel, "kernel")
+    kernel = run.apply(hoist_space_checks, kernel, "kernel")
+    kernel = run.apply(check_barriers, kernel, "kernel")
+    kernel = run.apply(exact_extrema, kernel, "kernel")
+    kernel = run.apply(inline_some, kernel, "kernel")
+    kernel = run.apply(check_recursion, kernel, "kernel")
+    kernel = run.apply(check_overflow, kernel, "kernel")
+    kernel = run.apply(check_bounds, kernel, "kernel")
+    kernel, run.space_limits = take_space_limits(kernel, run.ctx)
+    interpreted = caps.target.interpreted
+    if interpreted and not run.takes_loops(kernel):
+        kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
+        return _interpreted(kernel, run.describe(kernel, key), run, on_op)
+    kernel = _tasks(kernel, run)
+    kernel = run.apply(contract, kernel, "kernel")
+    kernel = run.apply(check_loops, kernel, "kernel")
+    kernel = run.apply(dce, kernel, "kernel")
+    kernel = run.apply(place_adstacks, kernel, "kernel")
+    kernel = run.apply(private_copies, kernel, "kernel")
+    kernel = run.apply(block_copies, kernel, "kernel")
+    kernel = run.apply(size_groups, kernel, "kernel")
+    run.record_tasks(kernel)
+    artifact = run.describe(kernel, key)
+    kernel = run.apply(layout, kernel, "lowering")
+    kernel = run.apply(fission_groups, kernel, "lowering")
+    kernel = run.apply(diagnostics, kernel, "lowering")
+    kernel = run.apply(expand_math, kernel, "lowering")
+    kernel = run.apply(lower_tasks, kernel, "lowering")
+    kernel = run.apply(legalize, kernel, "lowering")
+    kernel = run.apply(lower_remainder, kernel, "lowering")
+    kernel = run.apply(lower_atomics, kernel, "lowering")
+    kernel = run.apply(widen_narrow_types, kernel, "lowering")
+    kernel = run.apply(split_int64, kernel, "lowering")
+    kernel = run.apply(carry_vectors, kernel, "lowering")
+    kernel = run.apply(simplify_lowered, kernel, "device")
+    kernel = run.apply(check_capabilities, kernel, "device")
+    run.record("device.ir", kernel)
+    if run.ctx.caps.target.generator is Generator.LLVM:
+        kernel = _loops(kernel, run)
+    if interpreted:
+        return _interpreted(kernel, replace(artifact, target_name=caps.target_name), run, on_op)
+    with span("generate code", "compile", target=caps.target_name):
+        return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
 
 
 def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:

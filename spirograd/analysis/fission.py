@@ -143,6 +143,7 @@ class _IndependentPart(Rewriter):
         self.env.update(zip(known, params))
         self.visit_all([op for op in before if op not in known])
         self._operations(body)
+        self.release()
         values = [self.value(value) for value in self.passed]
         truths = [v for v in values if v.type is u1]
         numbers = {v: b.emit(ops.select, v, b.const(1, i32), b.const(0, i32)) for v in truths}

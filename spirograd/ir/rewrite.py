@@ -158,10 +158,13 @@ class Rewriter:
     def kernel(self, kernel: Kernel) -> Kernel:
         """Rewrite a kernel, or return it unchanged if no operation in it has a handler. A rewriter is for one kernel."""
         new = self._rewritten(kernel)
-        # Handlers are methods of this object. Without these references the object and all that it refers to are freed at once, not by the
-        # cycle collector.
-        self.handlers = {}
+        self.release()
         return new
+
+    def release(self) -> None:
+        """Drop the handlers, after the last operation. They are methods of this object: without these references, it and all IR that it
+        refers to are freed at once, not by the cycle collector."""
+        self.handlers = {}
 
     def _rewritten(self, kernel: Kernel) -> Kernel:
         if type(self).visit is Rewriter.visit and self.handlers.keys().isdisjoint(kernel.codes):

@@ -61,6 +61,7 @@ _ENUM_BY_NAME: dict[str, type[Enum]] = {cls.__name__: cls for cls in _ENUMS}
 _NAMES: dict[str, object] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Fields of dataclasses that the text omits unless locations are requested.
 _LOC_FIELDS = frozenset(("loc",))
+_Classes = type[object] | tuple[type[object], ...]
 _LOCATION = re.compile(r"loc\d+")  # The names of locations.
 _UNDEFINED = "%?"  # An operand that is not defined above. That is a defect, but the text shows where.
 
@@ -495,7 +496,7 @@ class _Parser:
         else:
             line.fail(f"{word} is not arg, ref or return")
 
-    def declared(self, line: _Line, cls: type | tuple[type, ...], what: str) -> None:
+    def declared(self, line: _Line, cls: _Classes, what: str) -> None:
         """Declare a name for what stands after it, an instance of ``cls``."""
         name = line.match(_NAME, "a name")
         line.expect("=")

@@ -164,6 +164,8 @@ class ModuleText:
         return f"!{self.metadata.index(text)}" if text in self.metadata else self.node(text)
 
     def text(self) -> str:
+        """Return the text, and drop what defines functions: it refers to this module and to the kernel, which are freed at once then."""
+        self.callee, self.memory_callee = _no_function, _no_function
         variables = [f"{name} = {text}" for name, text in self.variables.items()]
         parts = [*variables, *self.functions, *self.declarations.values()]
         if self.used:

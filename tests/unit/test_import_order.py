@@ -69,6 +69,7 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.gpu.cuda_context": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip_context": {"llvmgen"},
+    "spirograd.runtime.native.cursor_code": {"llvmgen"},
     "spirograd.runtime.native.launch_code": {"llvmgen"},
     "spirograd.runtime.native.launch_function": {"llvmgen"},
     "spirograd.runtime.native.state": {"llvmgen"},

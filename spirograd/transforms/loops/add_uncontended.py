@@ -55,7 +55,9 @@ class _WithoutAtomics(Rewriter):
 
     def cloned(self, body: Region) -> Region:
         self.cloning = 1
-        return self.region(body)
+        new = self.region(body)
+        self.release()
+        return new
 
     def _for(self, op: Op) -> Op:
         if not op.attr.independent:

@@ -100,6 +100,7 @@ def _edges(loop: ChunkLoop) -> _Edges | None:
     extent = (loop.columns or None) if loop.around is not None else end.attr if end.code is ops.const else None
     rewriter = _Inside(body, loop.first, extent)
     inside = rewriter.region(body)
+    rewriter.release()
     if not rewriter.has_edges:
         return None
     limits = tuple(rewriter.limits.items())

@@ -45,7 +45,9 @@ class _SplitRows(ChunkLoopRewriter):
         types = (*[a.type for a in initial], rows.type)
         _, *totals, start = b.begin(rows.type, *types)
         rows.enter(start)
-        inner = _ByRow(body.params[0], extent, rows.row, rows.first).region(body)
+        by_row = _ByRow(body.params[0], extent, rows.row, rows.first)
+        inner = by_row.region(body)
+        by_row.release()
         guarded = _guarded(inner, (extent, rows.row, rows.first))
         if guarded is None:
             results = rows.columns(totals, inner, op)

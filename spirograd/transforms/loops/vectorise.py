@@ -101,7 +101,9 @@ class _Vectorise(ChunkLoopRewriter):
         rewriter = ListIterations(self.b, nests, lane_count(self.ctx.caps), self._vector_functions(), index_ranges(loop))
         attr = LoopAttr(vectorise="vectors")
         self.lists = True
-        return self.b.append(Op(op.code, op.type, self.args(op), attr, (rewriter.region(loop.body),), op.loc, op.primal))
+        body = rewriter.region(loop.body)
+        rewriter.release()
+        return self.b.append(Op(op.code, op.type, self.args(op), attr, (body,), op.loc, op.primal))
 
     def _vector_functions(self) -> frozenset[str]:
         return frozenset([f.name for f in self.functions if has_vector_forms(f)])

@@ -82,6 +82,7 @@ def assume_guards(body: Region) -> AssumedGuards | None:
     params = b.begin(*[p.type for p in body.params])
     assuming.pure.add(params[0])
     straight = b.end(assuming.inline(body, params, clone=True))
+    assuming.release()
     if not assuming.guards:
         return None
     return AssumedGuards(Region(straight.params, _live(straight)), assuming.guards)

@@ -70,7 +70,9 @@ class _FissionGroups(Rewriter):
         values = GroupValues(body, size, from_zero, native=False)
         first = b.emit(ops.add, begin, b.emit(ops.mul, number, b.const(size, t), attr="nsw"))
         count = b.cast(b.emit(ops.min_, b.const(size, t), b.emit(ops.sub, end, first)), i32)
-        FissionedBody(b, values, self.caps.group_lanes, size, first, count, self.checks).statements(body)
+        fissioned = FissionedBody(b, values, self.caps.group_lanes, size, first, count, self.checks)
+        fissioned.statements(body)
+        fissioned.release()
         new_body = Region((number,), b.end().ops)
         return b.append(Op(ops.task, VOID, (), op.attr, (new_bounds, new_body, finish), op.loc))
 

@@ -155,6 +155,7 @@ class _LowerTasks(Rewriter):
             masked = MaskedBody(b, values, self.ctx.caps, size, share.index(b, first), active, number)
             masked.env[body.params[0]] = share.index(b, k)
             masked.statements(body)
+            masked.release()
             b.at(op)
             if together == 1:
                 b.emit(ops.workgroup_barrier, type=VOID)  # before the next group uses the same memory

@@ -85,7 +85,9 @@ def _without(kernel: Kernel, names: Collection[str]) -> Kernel:
         return kernel
     inline = _Inline(kernel, names)
     functions = [f.with_body(inline.region(f.body)) for f in kernel.functions if f.name not in names]
-    return kernel.with_body(inline.region(kernel.body), tuple(functions))
+    body = inline.region(kernel.body)
+    inline.release()
+    return kernel.with_body(body, tuple(functions))
 
 
 class _Inline(Rewriter):

@@ -46,7 +46,10 @@ class _Contraction(Rewriter):
     def kernel(self, kernel: Kernel) -> Kernel:
         for body in (kernel.body, *[function.body for function in kernel.functions]):
             self.products |= fused_products(body, self.free)
-        return super().kernel(kernel) if self.products else kernel
+        if self.products:
+            return super().kernel(kernel)
+        self.release()
+        return kernel
 
     def _sum(self, op: Op) -> Op:
         product = self.products.get(op)

@@ -73,6 +73,7 @@ class _Offload(Rewriter):
                 self._serial(segment)
             else:
                 self._range(segment, segment.loop)
+        self.release()
         return self.old.with_body(self.b.end())
 
     # --- which operation belongs to which task ---------------------------------------------------------------------------

@@ -148,7 +148,9 @@ class _Accumulate(Threaded):
         self.handlers[ops.atomic] = self._atomic
 
     def body(self, region: Region) -> Region:
-        return self._region(region, tuple([cell.values[0] for cell in self.cells]), self.cells)
+        new = self._region(region, tuple([cell.values[0] for cell in self.cells]), self.cells)
+        self.release()
+        return new
 
     def _atomic(self, op: Op) -> Op | None:
         if op not in self.targets:
