@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 import spirograd as sg
 
 try:
@@ -18,7 +16,6 @@ except ModuleNotFoundError:
     sys.exit("the examples need matplotlib and rich: pip install 'spirograd[demo]'")
 
 matplotlib.use("Agg")
-Evaluate = Callable[[], tuple[float, np.ndarray]]
 
 
 def start(doc: str | None, iterations: tuple[int, int] | None = None) -> argparse.Namespace:
@@ -47,23 +44,21 @@ def finish(path: Path) -> None:
     sg.reset()
 
 
-def descend(iterations: int, evaluate: Evaluate, change: Callable[[np.ndarray], None], rate: float) -> list[float]:
+def descend(iterations: int, evaluate: Callable[[], float], parameters: list[object], rate: float) -> list[float]:
     """Run gradient descent with Adam, and return the losses of all iterations.
 
-    ``evaluate`` returns the loss and its gradient; ``change`` adds to the parameters. ``rate``: the approximate step at first, a tenth of
-    it at the end.
+    ``evaluate`` computes the gradients of ``parameters`` and returns the loss. ``rate``: the approximate step at first, a tenth of it at
+    the end.
     """
-    mean, square, losses = 0.0, 0.0, []
+    optimizer = sg.optim.Adam(parameters, lr=rate, betas=(0.9, 0.99), eps=1e-12)
+    schedule = sg.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 10 ** (-(k + 1) / iterations))
+    losses = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         bar = progress.add_task("loss", total=iterations)
-        for k in range(1, iterations + 1):
-            loss, gradient = evaluate()
-            losses.append(loss)
-            mean = 0.9 * mean + 0.1 * gradient
-            square = 0.99 * square + 0.01 * gradient**2
-            step = rate * 10 ** (-k / iterations)
-            change(-step * (mean / (1 - 0.9**k)) / (np.sqrt(square / (1 - 0.99**k)) + 1e-12))
-            progress.update(bar, advance=1, description=f"loss {loss:.3g}")
+        for _ in range(iterations):
+            losses.append(optimizer.step(evaluate))
+            schedule.step()
+            progress.update(bar, advance=1, description=f"loss {losses[-1]:.3g}")
     print(f"loss {losses[0]:.4g} -> {losses[-1]:.4g}")
     return losses

@@ -12,6 +12,7 @@ import spirograd as sg
 NAMES = ("feed", "kill", "diffusion of u", "diffusion of v")
 TRUE = np.array([0.055, 0.062, 0.16, 0.08], np.float32)
 GUESS = np.array([0.045, 0.058, 0.19, 0.095], np.float32)
+UNITS = 0.25 * GUESS  # the parameters differ in size, so each is learned in units of its own
 
 
 @sg.data_oriented
@@ -35,9 +36,9 @@ class GrayScott:
             around = now[(i + 1) % n, j] + now[(i + n - 1) % n, j] + now[i, (j + 1) % n] + now[i, (j + n - 1) % n] - 4.0 * now[i, j]
             u, v = now[i, j].x, now[i, j].y
             eaten = u * v * v
-            feed, kill = self.numbers[0], self.numbers[1]
-            then[i, j].x = u + self.numbers[2] * around.x - eaten + feed * (1.0 - u)
-            then[i, j].y = v + self.numbers[3] * around.y + eaten - (feed + kill) * v
+            feed, kill = self.numbers[0] * UNITS[0], self.numbers[1] * UNITS[1]
+            then[i, j].x = u + self.numbers[2] * UNITS[2] * around.x - eaten + feed * (1.0 - u)
+            then[i, j].y = v + self.numbers[3] * UNITS[3] * around.y + eaten - (feed + kill) * v
 
     @sg.kernel
     def compare(self):
@@ -56,7 +57,7 @@ class GrayScott:
 
     def pattern(self, numbers):
         """Return the final amounts of u and v for four parameters."""
-        self.numbers.from_numpy(numbers)
+        self.numbers.from_numpy(numbers / UNITS)
         self.begin()
         self.run()
         return self.now.to_numpy()
@@ -68,19 +69,15 @@ def main():
     wanted = model.pattern(TRUE)
     before = model.pattern(GUESS)
     model.picture.from_numpy(wanted)
-    scale = 0.25 * GUESS  # the parameters differ in size, so each is learned in its own units
 
     def evaluate():
         model.begin()
         with sg.ad.Tape(model.loss):
             model.run()
-        return model.loss[None], model.numbers.grad.to_numpy() * scale
+        return model.loss[None]
 
-    def change(by):
-        model.numbers.from_numpy((model.numbers.to_numpy() + by * scale).astype(np.float32))
-
-    losses = descend(args.iterations, evaluate, change, 0.1)
-    found = model.numbers.to_numpy()
+    losses = descend(args.iterations, evaluate, [model.numbers], 0.1)
+    found = model.numbers.to_numpy() * UNITS
     for name, true, guess, value in zip(NAMES, TRUE, GUESS, found):
         print(f"{name:15} guess {guess:.4f}  found {value:.4f}  true {true:.4f}")
     draw((before, model.pattern(found), wanted), losses, args.save or args.out / "reaction_diffusion.png")

@@ -102,10 +102,7 @@ def main():
         blob.loss[None] = 0.0
         with sg.ad.Tape(blob.loss):
             blob.run()
-        return blob.loss[None], blob.throw.grad.to_numpy()
-
-    def change(by):
-        blob.throw.from_numpy(blob.throw.to_numpy() + by)
+        return blob.loss[None]
 
     def paths():
         seen = []
@@ -113,7 +110,7 @@ def main():
         return [*seen, blob.x.to_numpy()]
 
     before = paths()
-    losses = descend(args.iterations, evaluate, change, 0.4)
+    losses = descend(args.iterations, evaluate, [blob.throw], 0.4)
     draw(before, paths(), losses, args.save or args.out / "throw.png")
 
 

@@ -109,18 +109,12 @@ class Walker:
 def main():
     args = start(__doc__, iterations=(40, 10))
     walker = Walker(*((200, 0.05) if args.quick else (500, 0.3)))
-    learned = (walker.inner, walker.outer)
 
     def evaluate():
         walker.begin()
         with sg.ad.Tape(walker.loss):
             walker.run()
-        return walker.loss[None], np.concatenate([p.grad.to_numpy().ravel() for p in learned])
-
-    def change(by):
-        for parameter in learned:
-            own, by = np.split(by, [np.prod(parameter.shape)])
-            parameter.from_numpy(parameter.to_numpy() + own.reshape(parameter.shape).astype(np.float32))
+        return walker.loss[None]
 
     def film():
         seen = []
@@ -129,7 +123,7 @@ def main():
         return [*seen, walker.x.to_numpy()]
 
     before = film()
-    losses = descend(args.iterations, evaluate, change, 0.1)
+    losses = descend(args.iterations, evaluate, [walker.inner, walker.outer], 0.1)
     draw(walker, before, film(), losses, args.save or args.out / "walker.png")
 
 

@@ -115,6 +115,7 @@ from spirograd.lang.arithmetic import (
 )  # fmt: skip
 from spirograd.lang.clocks import clock_counter, clock_freq_hz
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
+from spirograd.lang.data.batches import Batch
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
@@ -179,8 +180,10 @@ if TYPE_CHECKING:
     from spirograd import aot as aot
     from spirograd import distributed as distributed
     from spirograd import linalg as linalg
+    from spirograd import optim as optim
     from spirograd import profiler as profiler
     from spirograd import simt as simt
+    from spirograd import ui as ui
     from spirograd.tools import GUI
 
     # To a type checker, a number of the kernel language is one of Python.
@@ -225,11 +228,14 @@ else:
     from spirograd.lang.struct import dataclass
 
 
+batch = Batch
+
 __all__ = [
     "GUI",
     "AdStackOverflow",
     "ArgPack",
     "Backend",
+    "Batch",
     "BufferView",
     "Event",
     "Field",
@@ -293,6 +299,7 @@ __all__ = [
     "atomic_xor",
     "available_archs",
     "axes",
+    "batch",
     "bit_and",
     "bit_cast",
     "bit_not",
@@ -402,6 +409,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "optim",
     "outer",
     "perf_dispatch",
     "polar_decompose",
@@ -466,7 +474,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "distributed", "linalg", "optim", "profiler", "simt", "tools", "ui"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

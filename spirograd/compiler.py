@@ -18,7 +18,7 @@ from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.analysis.work import work_of
-from spirograd.analysis.workgroups import group_size
+from spirograd.analysis.workgroups import group_size, strides
 from spirograd.base.artifact import CompiledKernel, SpaceLimit, Stage, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -282,7 +282,7 @@ class _Pipeline:
             kernel.name, caps.target_name, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
         )
         artifact.stage_locs = self.stage_locs
-        artifact.adstacks = tuple(adstacks_of(kernel).values())
+        artifact.adstacks = tuple(adstacks_of(kernel, caps.target.slots_by_thread).values())
         artifact.space_limits = self.space_limits
         artifact.disjoint = compared_arrays(kernel, found)
         artifact.recursive = bool(kernel.recursive())
@@ -372,7 +372,7 @@ def _gpu(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKe
             _with_code(info, entry, op.attr),
             group_size=op.attr.group_size,  # several groups of the program may share a workgroup
             coarsening=op.attr.coarsening,
-            operations=sum(1 for _ in op.regions[0].walk()),
+            strides=(info.grouped or not info.loops) and strides(op.regions[0], info.grouped),
         )
         for op, info, entry in named
     )

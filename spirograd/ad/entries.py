@@ -41,7 +41,8 @@ class TapeEvent:
     """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
-    memory the reverse is about. ``launches``: how many of them are recorded. ``is_read``: whether it is a read of numbers.
+    memory the reverse is about. ``launches``: how many of them are recorded. ``is_read``: whether it is a read of numbers. ``step``: the
+    launch and its derivative, in recordings that keep everything.
     """
 
     saved: Sequence[tuple[Key, Saved]] = ()
@@ -51,6 +52,7 @@ class TapeEvent:
     used: Sequence[Launch] = ()
     launches: int = 0
     is_read: bool = False
+    step: tuple[Launch, SpecializedDerivative] | None = None
 
     def save(self, saved: Iterable[tuple[Key, Saved]]) -> None:
         """Add copies of what the event overwrites."""
@@ -126,7 +128,8 @@ class DerivativeFootprint:
         residuals = gradient.residuals if gradient.acts else ()
         self.residuals = [(LaunchAccess(r.ref, fields, r.loc, r.at), version_of(r)) for r in residuals]
         self.writes = [LaunchAccess(write.ref, fields, write.loc, write.at) for write in derivative.writes]
-        self.accesses = [LaunchAccess(read.ref, fields, read.loc, read.at) for read in derivative.reads] + self.writes
+        self.reads = [LaunchAccess(read.ref, fields, read.loc, read.at) for read in derivative.reads]
+        self.accesses = self.reads + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
             [LaunchAccess(place.ref, fields, place.loc) for place in places] for places in places_of

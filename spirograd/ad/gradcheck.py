@@ -1,18 +1,18 @@
-"""Comparing the gradient of a kernel with finite differences."""
+"""Comparing the gradient of a kernel, or of a program, with finite differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from spirograd.ad.check_report import GradCheck, Row
 from spirograd.ad.memories import KernelMemory, Key, memories_of
+from spirograd.ad.program_check import CheckedProgram, check_program
 from spirograd.analysis import trial
 from spirograd.autodiff.in_f64 import field_memory, in_f64
 from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
-from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -20,76 +20,49 @@ from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 Arrays = dict[Key, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What was compared of one memory: the element that is worst (relative to the tolerance), its gradient and the finite difference."""
-
-    name: str
-    compared: int
-    elements: int
-    index: tuple[int, ...]
-    gradient: float
-    difference: float
-    first_wrong: tuple[int, ...] | None
-
-    @property
-    def error(self) -> float:
-        return abs(self.gradient - self.difference)
-
-
-@dataclass(frozen=True, slots=True)
-class GradCheck:
-    """The result of `gradcheck`: true if every gradient is within its tolerance. Prints as a table."""
-
-    kernel: str
-    rows: tuple[Row, ...] = field(default=())
-
-    def __bool__(self) -> bool:
-        return all(row.first_wrong is None for row in self.rows)
-
-    def __str__(self) -> str:
-        head = ("memory", "compared", "largest error", "at", "gradient", "difference", "")
-        lines = [head]
-        for r in self.rows:
-            compared = f"{r.compared} of {r.elements}"
-            verdict = "ok" if r.first_wrong is None else f"WRONG, first at {list(r.first_wrong)}"
-            lines.append((r.name, compared, f"{r.error:.2e}", str(list(r.index)), f"{r.gradient:.8g}", f"{r.difference:.8g}", verdict))
-        widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
-
-
 def gradcheck(
     kernel: object,
-    inputs: Sequence[object] = (),
-    eps: float = 1e-6,
+    inputs: Sequence[object] | Mapping[str, object] = (),
+    eps: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     *,
     entries: int = 64,
     seed: int = 0,
     raise_exception: bool = True,
+    **static: object,
 ) -> GradCheck:
     """Compare ``kernel.grad(*inputs)`` on the device with central differences of the kernel in f64 on the reference interpreter.
 
     All memory that the kernel writes and that has a gradient gets a random adjoint. The gradient of each element that it reads must be
-    within ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``. By default both tolerances are 1e-5
-    if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: the most elements that are compared of one memory, chosen
-    at random from ``seed``. Memory and gradients are restored afterwards.
+    within ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``, 1e-6 by default. By default both
+    tolerances are 1e-5 if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: the most elements that are compared
+    of one memory, chosen at random from ``seed``. Memory and gradients are restored afterwards.
 
-    Raises SpirogradTypeError for what is no kernel; SpirogradAssertionError with the table and the first wrong element, unless
+    For a program (`sg.ad.program`), ``inputs`` are the values of a call, and ``static`` its other arguments. See `program_check`: the
+    differences are those of the program itself, on its device and in its types.
+
+    Raises SpirogradTypeError for what is neither; SpirogradAssertionError with the table and the first wrong element, unless
     ``raise_exception`` is False; SpirogradRuntimeError for kernels that draw random numbers or read nothing that has a gradient.
     """
     tested: object = kernel
     if isinstance(kernel, BoundKernel):
         tested, inputs = kernel.kernel, (kernel.instance, *inputs)
-    if not isinstance(tested, Kernel):
-        raise SpirogradTypeError(f"gradcheck takes a kernel, not {type(tested).__name__}", None, "decorate it with `@sg.kernel`")
-    check = _Check(tested, tuple(inputs), np.random.default_rng(seed))
-    result = check.run(eps, rtol, atol, entries)
+    rng = np.random.default_rng(seed)
+    if isinstance(tested, CheckedProgram):
+        result = check_program(tested, inputs, static, rng, eps, rtol, atol, entries)
+    elif not isinstance(tested, Kernel) or static:
+        problem = f"gradcheck takes a kernel or a program, not {type(tested).__name__}"
+        if static:
+            problem = f"`{next(iter(static))}` is no argument of gradcheck for kernels"
+        raise SpirogradTypeError(problem, None, "decorate a kernel with `@sg.kernel`; `sg.ad.program` makes a program of a function")
+    else:
+        result = _Check(tested, tuple(inputs), rng).run(1e-6 if eps is None else eps, rtol, atol, entries)
     if raise_exception and not result:
         wrong = next(row for row in result.rows if row.first_wrong is not None)
+        kind = "kernel" if isinstance(tested, Kernel) else "program"
         raise SpirogradAssertionError(
-            f"the gradient of kernel `{result.kernel}` by `{wrong.name}` is not what finite differences give, first at element "
+            f"the gradient of {kind} `{result.kernel}` by `{wrong.name}` is not what finite differences give, first at element "
             f"{list(wrong.first_wrong or ())}\n{result}"
         )
     return result

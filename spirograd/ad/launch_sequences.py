@@ -10,10 +10,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence, Set
 
-from spirograd.ad.entries import Launch, TapeEvent
+from spirograd.ad.chain_breaks import ChainBreaks
+from spirograd.ad.entries import Launch, TapeEvent, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.program_outline import ProgramOutline
 from spirograd.ad.versions import Saved
+from spirograd.base.launch_cursor import LaunchCursor, StepKind, Words, copy_words, key_words
 from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.base.validity import StepRecorder
@@ -80,44 +83,45 @@ Addresses = Sequence[tuple[int, int, int]]  # to, from, number of bytes
 
 @dataclass(slots=True, eq=False)
 class StepCopies:
-    """The copies of one launch: what it saves, and what is put back before its reverse, and after it."""
+    """The copies of one launch: what it saves, as words for compiled code, and what is put back before its reverse, and after it."""
 
-    saves: Addresses
+    saves: Words
     before: Addresses
     after: Addresses
 
 
 @dataclass(slots=True, eq=False)
 class BoundCopies:
-    """Memory for the copies of a sequence, which one tape uses at a time. ``bases``: the addresses of the memory that is copied. ``end``:
-    copies what memory holds at the end of the tape; ``restore`` puts it back."""
+    """Memory for the copies of a sequence, which one tape uses at a time. ``bases``: the addresses of the memory that is copied. ``words``:
+    the steps, as the cursor has them. ``end``: copies what memory holds at the end of the tape; ``restore`` puts it back."""
 
     allocation: Allocation
     bases: Sequence[int]
     steps: Sequence[StepCopies]
+    words: Words
     end: Addresses
     restore: Addresses
 
 
 @dataclass(slots=True, eq=False)
 class CompiledLaunches:
-    """Launches of a kernel by compiled code while a tape is open, and of its derivative, None if that does nothing. ``last_write``: see
-    `validity.Record`."""
+    """Launches by compiled code: of a kernel while a tape is open, of one ``kind``, and of its derivative, None if that does nothing."""
 
+    kind: StepKind
     forward: NativeCalls
     reverse: NativeCalls | None
-    last_write: dict[str, int]
-    ticks: int = 0  # that a launch takes, for what it writes and for ``last_write``
 
 
 @dataclass(slots=True, eq=False)
 class SequenceStep:
-    """A launch of a sequence. ``key``: of its arguments. ``claims``: the memory whose gradients the sequence uses from here on."""
+    """A launch of a sequence. ``key``: of its arguments, and ``words`` by which compiled code compares them. ``claims``: the memory whose
+    gradients the sequence uses from here on."""
 
     kernel: Kernel
     specialization: Specialization
     gradient: SpecializedDerivative
     key: ArgumentKey
+    words: Words
     calls: CompiledLaunches
     claims: Sequence[weakref.ref[FieldOrArray]]
     copies: Sequence[SequenceCopy]
@@ -130,16 +134,29 @@ class NotRepeatedError(Exception):
 class LaunchSequence:
     """The launches of a tape, in order. It keeps no memory of the program alive.
 
-    ``memories``: the fields and ndarrays of which it saves something; ``uses``: all that has to exist. ``nbytes``: of the copies.
-    ``report``: of the tape; ``active_outputs``: the memory that gradients flow from.
+    ``cursor``: of the tape that follows it. ``memories``: the fields and ndarrays of which it saves something; ``written``: those that it
+    writes; ``uses``: all that has to exist. ``nbytes``: of the copies. ``report``, ``breaks``, ``outline``: of the tape;
+    ``active_outputs``: the memory that gradients flow from.
     """
 
-    def __init__(self, launches: Sequence[Launch], events: Sequence[TapeEvent], report: MemoryReport, active_outputs: Set[Key]) -> None:
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        events: Sequence[TapeEvent],
+        report: MemoryReport,
+        active_outputs: Set[Key],
+        breaks: ChainBreaks,
+        outline: ProgramOutline,
+    ) -> None:
         self.session = launches[0].session
+        self.cursor = LaunchCursor()
+        self.breaks, self.outline = breaks, outline
         self.report = report
         self.active_outputs = frozenset(active_outputs)
         self.memories: list[weakref.ref[FieldOrArray]] = []
         self.uses: dict[int, weakref.ref[object]] = {}
+        self.written = [weakref.ref(storage) for storage in _memories(launches, written=True)]
+        self._used = [weakref.ref(storage) for storage in _memories(launches, written=False)]
         self.nbytes = 0
         self._numbers: dict[Key, int] = {}
         self._claimed: set[int] = set()
@@ -159,7 +176,8 @@ class LaunchSequence:
                 self.uses[id(value)] = _weakly(value)
         key = key_of(launch.args)
         copies = [self._copy(memory, saved, memory in event.before) for memory, saved in event.saved]
-        return SequenceStep(launch.kernel, specialization, gradient, key, self._calls_of(launch, gradient), self._claims(launch), copies)
+        calls, words = self._calls_of(launch, gradient), key_words(launch.args, key)
+        return SequenceStep(launch.kernel, specialization, gradient, key, words, calls, self._claims(launch), copies)
 
     def _copy(self, key: Key, saved: Saved, before: bool) -> SequenceCopy:
         ranges = saved.byte_ranges()
@@ -194,10 +212,14 @@ class LaunchSequence:
         key = (id(specialization), *map(id, fixed))
         calls = self._calls.get(key)
         if calls is None:
-            last_write: dict[str, int] = {}
+            kind = StepKind(self.cursor, len(self._calls))
             reverse = NativeCalls(self.session, 1) if gradient.acts else None
-            calls = self._calls[key] = CompiledLaunches(NativeCalls(self.session, 1, last_write), reverse, last_write)
+            calls = self._calls[key] = CompiledLaunches(kind, NativeCalls(self.session, 1, kind), reverse)
         return calls
+
+    def used_memory(self) -> list[FieldOrArray]:
+        """Return the fields and ndarrays that the launches use."""
+        return [memory for reference in self._used if (memory := reference()) is not None]
 
     def compile(self) -> None:
         """Prepare the launches by compiled code, after the reverse pass of the tape. Raises NotRepeatedError if there are none."""
@@ -224,13 +246,18 @@ class LaunchSequence:
             before, after = (
                 _back([one for copy, found in made if copy.before is is_before for one in found]) for is_before in (True, False)
             )
-            steps.append(StepCopies(saves, before, after))
+            steps.append(StepCopies(copy_words(saves), before, after))
         end: list[tuple[int, int, int]] = []
         at += self.nbytes
         for copy in ends:
             end += copy.addresses(bases[copy.memory], at - copy.at)
             at += copy.nbytes
-        return BoundCopies(allocation, bases, steps, end, _back(end))
+        words = [
+            word
+            for step, copies in zip(self.steps, steps)
+            for word in (step.calls.kind.number, int(bool(step.claims)), step.words.address, copies.saves.address)
+        ]
+        return BoundCopies(allocation, bases, steps, Words(words), end, _back(end))
 
     def give(self, bound: BoundCopies) -> None:
         """Take back what `bind` returned."""
@@ -247,9 +274,21 @@ class LaunchSequence:
         calls.forward.prepare(specialization.plan, launch.packer, launch.args, record)
         if calls.forward.launch is None:
             raise NotRepeatedError
-        calls.ticks = calls.forward.ticks
+        launch.kernel.launch_by(calls.forward)
         if calls.reverse is not None:
             step.gradient.prepare(launch.args, launch.again(), calls.reverse)
+
+
+def _memories(launches: Sequence[Launch], written: bool) -> list[FieldOrArray]:
+    """Return the fields and ndarrays that launches use, or write, once each."""
+    found: dict[int, FieldOrArray] = {}
+    for launch in launches:
+        footprint = footprint_of(launch.specialization)
+        for access in footprint.written if written else footprint.used:
+            storage = launch.memory(access)[1]
+            if storage is not None:
+                found[id(storage)] = storage
+    return list(found.values())
 
 
 def _back(addresses: Addresses) -> Addresses:

@@ -17,6 +17,7 @@ def limited(
     host_GB: float | None,
     disk_GB: float | None,
     disk_folder: str | os.PathLike[str] | None,
+    nan_check: bool,
 ) -> Checkpoints | None:
     """Return the checkpoints that a tape asks for, None for a tape that saves everything.
 
@@ -33,6 +34,8 @@ def limited(
         raise SpirogradValueError("`disk_GB` and `disk_folder` of a tape belong together: give both")
     if checkpoints is None and memory_GB is None:
         return None
+    if nan_check:
+        raise SpirogradValueError("`nan_check` of a tape keeps what each launch overwrites, which `checkpoints` and `memory_GB` limit")
     if memory_GB is None:
         return Checkpoints(checkpoints, None)
     folder = "" if disk_folder is None else os.fspath(disk_folder)

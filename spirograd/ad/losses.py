@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar, Union
 
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, numbers_of
 from spirograd.ad.versions import memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.once import lock, one_at_a_time
@@ -125,15 +124,14 @@ def forget_losses(cleared: bool) -> None:
 
 
 def loss_of(value: object) -> FieldLoss | TensorLoss:
-    """Return ``value`` as a loss. Raises unless it is one float with a gradient."""
+    """Return ``value`` as a loss. Raises unless it is one float with a gradient, or one for each environment of a batch."""
     if is_torch(value):
         what = f"a torch tensor of shape {tuple(value.shape)}"
         _check(what, value.numel(), value.requires_grad, value.is_floating_point(), "make it with `requires_grad=True`")
         return TensorLoss(value)
     if not isinstance(value, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"the loss of a tape is a field, an array or a torch tensor of one float, got {describe(value)}")
-    count = math.prod((*value.shape, *value.element_shape))
-    _check(describe(value), count, value.has_grad(), value.dtype.is_float, "declare it with `needs_grad=True`")
+    _check(describe(value), numbers_of(value), value.has_grad(), value.dtype.is_float, "declare it with `needs_grad=True`")
     return FieldLoss(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Union
 
@@ -23,3 +24,9 @@ Returned = Union[tuple[Scalar, ...], None]  # what a launch returns
 ProgramRecorder = Recorder[Kernel, Specialization, Packer, FieldOrArray, Cell, TracedNumber]
 Part = tuple[int, int]  # a slice of memory: an axis, and the index along it, counted from 0
 Generation = tuple[int, int, int]  # the number of the allocation, and the ticks of the last writes to all of it and to its part
+
+
+def numbers_of(memory: FieldOrArray) -> int:
+    """Return how many numbers memory holds; of a field of a batch, for one environment."""
+    shape = memory.shape_in_kernels if isinstance(memory, ScalarField) else memory.shape
+    return math.prod((*shape, *memory.element_shape))

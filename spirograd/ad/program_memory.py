@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, ProgramRecorder, Returned
@@ -13,6 +13,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.lang import context
 from spirograd.lang.data import shadows
+from spirograd.lang.data.field import StructField
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
@@ -22,18 +23,19 @@ from spirograd.lang.scalar import describe
 
 
 class Tree:
-    """Fields and ndarrays in lists, tuples and dicts. ``leaves``: in the order of the containers; ``what``: the tree in messages.
+    """Fields and ndarrays in lists, tuples and dicts; a field of structs is a dict of its members. ``leaves``: in the order of the
+    containers; ``what``: the tree in messages.
 
     Raises SpirogradTypeError for other values, and for memory that occurs twice.
     """
 
     def __init__(self, what: str, tree: object) -> None:
-        self.what, self._tree = what, tree
+        self.what, self._tree = what, _with_members(tree)
         self.leaves: list[FieldOrArray] = []
-        for path, leaf in _leaves(tree, ""):
+        for path, leaf in leaves_of(self._tree, ""):
             if not isinstance(leaf, (ScalarField, Ndarray)):
                 problem = f"`{what}{path}` is {describe(leaf)}, which is no field and no ndarray"
-                raise SpirogradTypeError(problem, None, "of a field of structs, name the members")
+                raise SpirogradTypeError(problem, None, "name what `sg.field` and `sg.ndarray` return")
             if any(memory_identity(leaf)[0] == memory_identity(other)[0] for other in self.leaves):
                 raise SpirogradTypeError(f"`{what}` has {describe(leaf)} twice (`{what}{path}`)")
             self.leaves.append(leaf)
@@ -68,27 +70,44 @@ class Tree:
 
     def like(self, values: Sequence[object]) -> object:
         """Return ``values``, one for each leaf, as a tree of this form."""
-        remaining = iter(values)
-
-        def build(tree: object) -> object:
-            if isinstance(tree, Mapping):
-                return {name: build(one) for name, one in tree.items()}
-            if isinstance(tree, (list, tuple)):
-                return type(tree)([build(one) for one in tree])
-            return next(remaining)
-
-        return build(self._tree)
+        return tree_like(self._tree, values)
 
 
-def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+def _with_members(tree: object) -> object:
+    """Return ``tree`` with a dict of its members for each field of structs."""
+    if isinstance(tree, StructField):
+        return {name: _with_members(member) for name, member in tree.members.items()}
+    if isinstance(tree, Mapping):
+        return {name: _with_members(one) for name, one in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_with_members(one) for one in tree])
+    return tree
+
+
+def leaves_of(tree: object, path: str) -> Iterator[tuple[str, object]]:
+    """Yield what is in lists, tuples and dicts, in order, each with its path."""
     if isinstance(tree, Mapping):
         for name, one in tree.items():
-            yield from _leaves(one, f"{path}[{name!r}]")
+            yield from leaves_of(one, f"{path}[{name!r}]")
     elif isinstance(tree, (list, tuple)):
         for k, one in enumerate(tree):
-            yield from _leaves(one, f"{path}[{k}]")
+            yield from leaves_of(one, f"{path}[{k}]")
     else:
         yield path, tree
+
+
+def tree_like(tree: object, leaves: Iterable[object]) -> object:
+    """Return ``leaves`` in lists, tuples and dicts like those of ``tree``."""
+    remaining = iter(leaves)
+
+    def build(part: object) -> object:
+        if isinstance(part, Mapping):
+            return {name: build(one) for name, one in part.items()}
+        if isinstance(part, (list, tuple)):
+            return type(part)([build(one) for one in part])
+        return next(remaining)
+
+    return build(tree)
 
 
 def _form(value: object) -> str:
@@ -109,15 +128,32 @@ class Used:
     generation: Generation = (0, 0, 0)
 
 
-class MemoryRecorder(ProgramRecorder):
-    """Notes the memory that launches use and the host writes, and keeps what it held. See `Recorder`. ``given``: the numbers of the
-    launches of another run, whose random numbers launches draw; ``numbers``: those of this one; ``draws``: whether any drew some."""
+class RandomRepeater(ProgramRecorder):
+    """Has launches draw the random numbers of the launches of another run, which have the numbers ``given``. ``numbers``: of this run.
+    See `Recorder`."""
 
     def __init__(self, given: Sequence[int | None] = ()) -> None:
-        self.used: dict[Key, Used] = {}
         self.numbers: list[int | None] = []
-        self.draws = False
         self._given = iter(given)
+
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
+        return self._run(Launch(context.session(), kernel, specialization, packer, args))
+
+    def _run(self, launch: Launch) -> Returned:
+        launch.number = next(self._given, None)
+        returned = launch.run()
+        self.numbers.append(launch.number)
+        return returned
+
+
+class MemoryRecorder(RandomRepeater):
+    """Does the same, notes the memory that launches use and the host writes, and keeps what it held. ``draws``: whether any launch drew
+    random numbers."""
+
+    def __init__(self, given: Sequence[int | None] = ()) -> None:
+        super().__init__(given)
+        self.used: dict[Key, Used] = {}
+        self.draws = False
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[object]) -> Returned:
         launch = Launch(context.session(), kernel, specialization, packer, args)
@@ -127,11 +163,8 @@ class MemoryRecorder(ProgramRecorder):
                 key, storage = launch.memory(access)
                 if storage is not None:
                     self._note(key, access.name, storage, written)
-        launch.number = next(self._given, None)
-        returned = launch.run()
-        self.numbers.append(launch.number)
         self.draws = self.draws or any(op.code is ops.seed for op in specialization.kernel.walk())
-        return returned
+        return self._run(launch)
 
     def host_write(
         self, memory: FieldOrArray, key: object, clear: Clear, source: FieldOrArray | None, repeat: Callable[[], None] | None

@@ -15,8 +15,8 @@ import numpy as np
 
 from spirograd.ad.entries import Launch
 from spirograd.ad.exposed import Exposed
-from spirograd.ad.memory_keys import FieldOrArray, Key, Returned
-from spirograd.ad.program_memory import MemoryRecorder, Tree, Used, generations, is_changed
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Returned
+from spirograd.ad.program_memory import MemoryRecorder, RandomRepeater, Tree, Used, generations, is_changed
 from spirograd.ad.second_order import first_derivatives, second_derivatives
 from spirograd.ad.tape import Tape
 from spirograd.ad.versions import Saved, Stored, memory_identity
@@ -36,12 +36,40 @@ class ProgramFunction(Protocol):
 
 
 class _RunTape(Tape):
-    """The tape of a run. ``numbers``: of launches, by which they draw random numbers."""
+    """The tape of a run. ``numbers``: of launches, by which they draw random numbers. ``follows``: whether it may follow the sequence of
+    launches of an earlier run, whose gradient went from ``output``."""
 
-    def __init__(self, numbers: Sequence[int | None], options: Mapping[str, object]) -> None:
+    def __init__(self, numbers: Sequence[int | None], options: Mapping[str, object], output: Key, follows: bool) -> None:
         super().__init__(clear_gradients=False, **options)  # type: ignore[arg-type]
         self.numbers: list[int | None] = []
         self._numbered = iter(numbers)
+        self._output, self._follows, self._has_reversed = output, follows, False
+
+    def _begin_recording(self) -> None:
+        super()._begin_recording()
+        if self._follows:
+            self._may_repeat()
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        if kind is None and self._following is not None and self._following.is_complete:
+            self._left = {}
+        else:
+            super()._end(kind)
+
+    def _generations(self) -> dict[Key, Generation]:
+        """Return nothing for a tape that follows a sequence: `ProgramRuns` looks for writes."""
+        return super()._generations() if self._following is None else {}
+
+    def grad(self) -> None:
+        sequence = None if self._has_reversed else self._end_sequence(self._output)
+        self._has_reversed = True
+        super().grad()
+        self._repeat_later(sequence)
+
+    def close(self) -> None:
+        """Give back the memory of copies for the next run."""
+        if self._following is not None:
+            self._following.end()
 
     @property
     def drawn(self) -> int | None:  # type: ignore[override]
@@ -54,7 +82,8 @@ class _RunTape(Tape):
 
     def memory(self) -> dict[Key, Used]:
         """Return the memory that it has used."""
-        return {memory_identity(m)[0]: Used(getattr(m, "name", "an ndarray"), memory_identity(m)[1]) for m in self._used()}
+        used = self._used() if self._following is None else self._following.sequence.used_memory()
+        return {memory_identity(m)[0]: Used(getattr(m, "name", "an ndarray"), memory_identity(m)[1]) for m in used}
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +130,7 @@ class ProgramRuns:
             self._prepare(values, load, static)
             self._drop()
             if self._draws:
-                self._observed(static)
+                self._repeat(RandomRepeater(self._numbers), static)
             else:
                 self.function(**static)
 
@@ -115,7 +144,8 @@ class ProgramRuns:
             return run
 
     def _record(self, run: Run) -> None:
-        tape = _RunTape(self._numbers, self.options)
+        follows = not self._draws and all(option is None for option in self.options.values())
+        tape = _RunTape(self._numbers, self.options, memory_identity(self.outputs.leaves[0])[0], follows)
         with tape:
             self.function(**run.static)
         self._numbers += tape.numbers[len(self._numbers) :]
@@ -127,7 +157,8 @@ class ProgramRuns:
 
     def _drop(self) -> None:
         """Release the tape of the last run."""
-        if self._last is not None:
+        if self._last is not None and self._last.tape is not None:
+            self._last.tape.close()
             self._last.tape = None
         self._last = None
 
@@ -194,14 +225,18 @@ class ProgramRuns:
     def _observed(self, static: Static) -> _Observed:
         """Run the function, and note what memory it uses."""
         recorder = MemoryRecorder(self._numbers)
+        self._repeat(recorder, static)
+        self._draws |= recorder.draws
+        return _Observed(recorder.used, [leaf.to_numpy() for leaf in self.outputs.leaves])
+
+    def _repeat(self, recorder: RandomRepeater, static: Static) -> None:
+        """Run the function with the random numbers of the first run."""
         before = context.set_recorder(recorder)
         try:
             self.function(**static)
         finally:
             context.set_recorder(before)
         self._numbers += recorder.numbers[len(self._numbers) :]
-        self._draws |= recorder.draws
-        return _Observed(recorder.used, [leaf.to_numpy() for leaf in self.outputs.leaves])
 
     # --- derivatives -----------------------------------------------------------------------------------------------------
 
@@ -226,6 +261,10 @@ class ProgramRuns:
                 load(leaf.grad, adjoint)
             run.tape.grad()
             generations(run.used)
+
+    def is_last(self, run: Run) -> bool:
+        """Return whether no run came after this one, so that its gradient needs none."""
+        return run is self._last
 
     def _is_input(self, used: Used) -> bool:
         return any(memory_identity(leaf)[1] is used.storage for leaf in self.inputs.leaves)

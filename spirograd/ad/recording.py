@@ -34,12 +34,14 @@ Parts = Mapping[tuple[Key, Part | None], tuple[str, FieldOrArray]]  # by key and
 class TapeRecording:
     """Steps that are run one after the other, then reversed: a `StepStore`. ``events``: what happened; ``versions``: of memory.
 
-    ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object."""
+    ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object. ``keeps_all``: keep all memory
+    that launches read, so that each of them can run again."""
 
     repeats = ""
     closed = False
 
-    def __init__(self, copy_memory: CopyMemory | None = None) -> None:
+    def __init__(self, copy_memory: CopyMemory | None = None, keeps_all: bool = False) -> None:
+        self._keeps_all = keeps_all
         self._copy_memory = copy_memory
         self.versions = Versions(copy_memory)
         self.events: list[TapeEvent] = []
@@ -55,7 +57,7 @@ class TapeRecording:
         """Record a write of the host, which comes next."""
         step.begin(self)
 
-    def nested(self) -> TapeRecording:
+    def nested(self) -> TapeRecording | None:
         """See `StepStore`."""
         return self
 
@@ -66,6 +68,10 @@ class TapeRecording:
         if self.check is not None:
             self.check.before_launch(event, gradient, launch)
         self._need_all(memory, launch, event, Version.BEFORE)
+        if self._keeps_all:
+            event.step = (launch, gradient)
+            for access in memory.reads:
+                self._need(access, launch, event, Version.BEFORE)
         for access in memory.writes:
             self._save(access, launch, event)
         if gradient.derivative.saving is not None and gradient.acts:
@@ -169,20 +175,24 @@ class TapeRecording:
                 end.restore()
                 wait_for_exposed(changed)
             return
+        self.visit(self._run_reverse)
+
+    def visit(self, function: Callable[[TapeEvent], None]) -> None:
+        """Call ``function`` with each event, the last one first, on memory as its reverse finds it; then memory holds what it held."""
         swapped: list[Saved] = []
         try:
-            for saved in self._reverse():
+            for saved in self._visited(function):
                 swapped.append(saved)
         finally:
             for saved in reversed(swapped):
                 saved.swap()
             wait_for_exposed([saved.memory.storage for saved in swapped])
 
-    def _reverse(self) -> Iterator[Saved]:
-        """Run all reverses; yield the copies that were exchanged for the contents of memory, in order."""
+    def _visited(self, function: Callable[[TapeEvent], None]) -> Iterator[Saved]:
+        """Do the same; yield the copies that were exchanged for the contents of memory, in order."""
         for event in reversed(self.events):
             yield from _swap([saved for key, saved in event.saved if key in event.before])
-            self._run_reverse(event)
+            function(event)
             yield from _swap([saved for key, saved in event.saved if key not in event.before])
 
     def _run_reverse(self, event: TapeEvent) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, object_key
-from spirograd.ad.memory_keys import FieldOrArray, Key, Part, ProgramRecorder, Returned
+from spirograd.ad.memory_keys import FieldOrArray, Key, Part, ProgramRecorder, Returned, numbers_of
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
@@ -65,7 +65,7 @@ def hvp(function: Callable[[], object], loss: object, x: object, v: object) -> A
         )
     checked = [_checked(p, "x") for p in parameters]
     loss = _checked(loss, "loss")
-    if int(np.prod((*loss.shape, *loss.element_shape))) != 1:
+    if numbers_of(loss) != 1:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")

@@ -12,14 +12,18 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import memmove
 
+from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch
 from spirograd.ad.exposed import Exposed
 from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, SequenceStep, is_like, repeats_of
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
+from spirograd.ad.nan_check import CheckedRecording
+from spirograd.ad.program_outline import ProgramOutline
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
+from spirograd.base.launch_cursor import DONE
 from spirograd.base.protocols import OwnWrites
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import Kernel
@@ -35,66 +39,76 @@ class ReplayedLaunch(Launch):
         """Do nothing."""
         return None
 
+    def fresh(self) -> Launch:
+        """Return a launch that runs again."""
+        return Launch(self.session, self.kernel, self.specialization, self.packer, self.args)
+
 
 class SequenceReplay:
     """The launches of a tape that follows ``sequence``. ``own``: the writes of its thread; ``exposed``: what it knows of memory that was
     handed out; ``claim``: claims gradients for it. ``ended``: whether the tape follows the sequence no longer. ``reads``: the numbers that
-    Python has read, each with the number of launches before."""
+    Python has read, each with the number of launches before.
+
+    Compiled code compares launches, and counts and keeps them in the cursor of the sequence. Python sees those that it does not know.
+    """
 
     def __init__(self, sequence: LaunchSequence, own: OwnWrites, exposed: Exposed, claim: Callable[[Iterable[FieldOrArray]], None]) -> None:
         self.sequence = sequence
         self._own, self._exposed, self._claim = own, exposed, claim
         self._steps = sequence.steps
-        self._args: list[tuple[object, ...]] = []
+        self._cursor = sequence.cursor
         self.reads: list[tuple[int, CallStep]] = []
         self._alive = [reference() for reference in sequence.uses.values()]
         memories = [storage for reference in sequence.memories if (storage := reference()) is not None]
         self.ended = any(value is None for value in self._alive) or not own.is_only()
         self._places = [] if self.ended else [(storage.tree.allocation, storage.view.part) for storage in memories]
-        self._bound = None if self.ended else sequence.bind([allocation.address for allocation, _ in self._places])
+        bound = self._bound = None if self.ended else sequence.bind([allocation.address for allocation, _ in self._places])
+        if bound is not None and not self._cursor.begin(own, bound.words, len(self._steps)):
+            self.end()
+        self._args = [] if self.ended else self._cursor.arguments  # One more than launches while a launch runs.
 
     @property
     def is_complete(self) -> bool:
         """Whether all launches of the sequence have run."""
-        return len(self._args) == len(self._steps)
+        return self.count() == len(self._steps)
+
+    def count(self) -> int:
+        """Return the number of launches that have run, after a look for writes of other threads that compiled code has found."""
+        if self.ended:
+            return len(self._args)
+        gap = self._cursor.gap()
+        if gap is not None:
+            self._own.missed(gap)
+        done = self._cursor[DONE]
+        del self._args[done:]
+        return done
 
     def launch(self, kernel: Kernel, args: tuple[object, ...]) -> bool:
         """Launch ``kernel`` if that is the next launch of the sequence; return whether it was launched."""
-        number = len(self._args)
+        number = self.count()
         if self.ended or number == len(self._steps):
             return False
-        step, bound = self._steps[number], self._bound
-        if step.kernel is not kernel or not is_like(args, step.key):
+        step = self._steps[number]
+        launch = step.calls.forward.launch
+        if launch is None or self._exposed.active or not self._own.is_complete():
             return False
-        calls = step.calls
-        launch = calls.forward.launch
-        if launch is None or bound is None or self._exposed.active or not self._own.continues():
+        if step.kernel is not kernel or not is_like(args, step.key):
             return False
         if step.claims:
             self._claim([memory for reference in step.claims if (memory := reference()) is not None])
-        if step.copies:
-            for to, of, nbytes in bound.steps[number].saves:
-                memmove(to, of, nbytes)
-        self._args.append(args)  # before the launch: another thread may hand out memory that it uses
-        before = calls.last_write.get("")
-        try:
-            launched = launch(args) is not NotImplemented
-        finally:  # What a kernel reports is raised after the launch.
-            if calls.last_write.get("") != before:
-                self._own.wrote(calls.ticks, calls.last_write[""])
-            else:
-                self._args.pop()
-        return launched
+            self._cursor.allow(number)
+        return launch(args) is not NotImplemented
 
     def read(self, step: CallStep) -> None:
         """Keep a read of numbers."""
-        self.reads.append((len(self._args), step))
+        self.reads.append((self.count(), step))
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
-        return (memory for launch in self._launches() for memory in launch.used())
+        return (memory for launch in self.launches() for memory in launch.used())
 
-    def _launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[Launch]:
+        """Yield the launches so far."""
         session = self.sequence.session
         for step, args in zip(self._steps, tuple(self._args)):
             packer = step.kernel.pack(session, step.specialization, args)
@@ -102,8 +116,9 @@ class SequenceReplay:
 
     def launched(self) -> Iterator[tuple[Launch, list[memoryview]]]:
         """Yield the launches so far, and the contents of their copies."""
+        self.count()
         bound = self._bound
-        for step, launch in zip(self._steps, self._launches()):
+        for step, launch in zip(self._steps, self.launches()):
             contents = []
             for copy in step.copies:
                 assert bound is not None
@@ -113,7 +128,10 @@ class SequenceReplay:
             yield launch, contents
 
     def end(self) -> None:
-        """Give back the memory of the copies."""
+        """Give back the cursor of the sequence, and the memory of the copies."""
+        if not self.ended:
+            self.count()
+            self._cursor.end()
         self.ended = True
         bound, self._bound = self._bound, None
         if bound is not None:
@@ -170,6 +188,8 @@ class FollowsSequences(ProgramRecorder):
     _exposed: Exposed | None
     _foreign: ForeignWrites | None
     _active_outputs: set[Key]
+    _breaks: ChainBreaks
+    _outline: ProgramOutline
     _paused: object
     _following: SequenceReplay | None = None
     _launches: list[Launch] | None = None  # of a tape that others may repeat, else None
@@ -203,6 +223,8 @@ class FollowsSequences(ProgramRecorder):
             sequence = self._repeats.sequence
             is_first = isinstance(recorded, TapeRecording) and not recorded.events and self._paused is None
             if is_first and sequence is not None and sequence.session is context.session():
+                if isinstance(recorded, CheckedRecording):
+                    recorded.begin([memory for reference in sequence.written if (memory := reference()) is not None])
                 self._following = SequenceReplay(sequence, self._foreign.own, self._exposed, self._gradients.use)
         if self._following is None:
             return False
@@ -210,6 +232,13 @@ class FollowsSequences(ProgramRecorder):
             return True
         self._settle(self._following)
         return False
+
+    def _reverse_sequence(self, replay: SequenceReplay) -> None:
+        """Run the reverse pass of a tape that has followed a sequence to its end."""
+        if isinstance(self._recorded, CheckedRecording):
+            self._recorded.replay_by(replay.reverse, [*replay.launches()])
+        else:
+            replay.reverse()
 
     def _settle(self, replay: SequenceReplay) -> None:
         """Record the launches that were replayed, and follow the sequence no longer."""
@@ -251,7 +280,7 @@ class FollowsSequences(ProgramRecorder):
         if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(launches):
             return None
         try:
-            return LaunchSequence(launches, events, recorded.report(), self._active_outputs)
+            return LaunchSequence(launches, events, recorded.report(), self._active_outputs, self._breaks, self._outline)
         except NotRepeatedError:
             repeats.missed()
             return None

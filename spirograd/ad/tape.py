@@ -9,18 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.chain_breaks import ChainBreaks
+from spirograd.ad.drawing import TapeDrawing, drawing
+from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import FieldLoss, forget_losses, loss_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part, Returned
 from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.nan_check import store_of
+from spirograd.ad.program_outline import ProgramOutline
 from spirograd.ad.recording import TapeRecording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.sequence_replay import FollowsSequences
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
+from spirograd.ad.tape_chains import FollowsChains
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
@@ -30,10 +35,9 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedErr
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
 from spirograd.base.recorder import Clear, R
-from spirograd.derivatives.broken_chains import report
-from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED, SpecializedDerivative
+from spirograd.derivatives.measured_times import average_times
+from spirograd.derivatives.specialized import UNFOLLOWED
 from spirograd.lang import context
-from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
@@ -55,14 +59,15 @@ _INACTIVE = "depends on no memory that has a gradient"
 _INACTIVE_HINT = "a number that Python has read outside of the tape, or has converted, has no gradient: have the kernel read the field"
 
 
-class Tape(FollowsSequences, FollowsNumbers, NearNames):
+class Tape(FollowsSequences, FollowsChains, FollowsNumbers, NearNames):
     """Record launches of kernels, then compute the gradients of ``loss``: ``with Tape(loss): kernel()``.
 
     ``loss``: a field, array or torch tensor of one float, with a gradient; the tape sets it to zero on entry. Without it nothing runs at
     the end: set gradients of results and call `grad`. ``clear_gradients``: set all gradients to zero on entry. ``validation``: in debug
     mode, a launch raises SpirogradAssertionError, with the line, where it overwrites an element of memory with a gradient that a launch of
     the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
-    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
+    list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`. ``nan_check``: if the
+    loss or a gradient is not finite, raise SpirogradAssertionError with the first operation that made it so, see `nan_check`.
 
     ``checkpoints``: the number of steps (launches, reads and writes of Python) before which memory is saved at a time; the reverse pass
     runs the steps again from there. ``memory_GB``: as many checkpoints as fit into this much memory (1 GB: 1e9 bytes). ``host_GB``,
@@ -88,15 +93,19 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         host_GB: float | None = None,
         disk_GB: float | None = None,
         disk_folder: str | os.PathLike[str] | None = None,
+        nan_check: bool = False,
     ) -> None:
         self.loss = loss
         self._loss = None if loss is None else loss_of(loss)
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        self._recorded: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
+        self._recorded: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder, nan_check) or store_of(
+            nan_check, self._loss
+        )
         # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
+        self._breaks, self._outline = ChainBreaks(), ProgramOutline()
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         # Inside of functions that are not recorded: the memory that their kernels use, by key and slice.
         self._paused: list[dict[tuple[Key, Part | None], tuple[str, FieldOrArray]]] | None = None
@@ -218,8 +227,8 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         try:
             if self._loss is not None:
                 self._loss.seed()
-            if self._following is not None and last:
-                self._following.reverse()
+            if self._following is not None and (last or self._left is not None):
+                self._reverse_sequence(self._following)
             else:
                 self._steps.replay(last)
         except BaseException:
@@ -244,9 +253,20 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             return self._following.sequence.report
         return self._steps.report()
 
+    def show(self, file: str | os.PathLike[str] | None = None) -> TapeDrawing:
+        """Return a drawing of the program, as SVG, which notebooks show: its kernels, with their launches and (with
+        ``init(kernel_profiler=True)``) times, the memory that they use, and what the tape saves of it. ``file``: where to write it, too.
+        """
+        shown = drawing(self._outline, self.memory_report(), average_times())
+        if file is not None:
+            shown.save(file)
+        return shown
+
     def _release(self, why: str) -> None:
         self._released, self._ended = self.memory_report(), why
         if self._following is not None:
+            self._breaks.include(self._following.sequence.breaks)
+            self._outline = self._following.sequence.outline
             self._following.end()
             self._following = None
         self._recorded.close()
@@ -288,6 +308,9 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             exposed.before(launch, memory.accesses)
         if launch.external:
             self._tensors.before(launch)
+            self._breaks.arrays(gradient.label, memory, launch)
+        self._breaks.kernel(gradient)
+        self._outline.launch(launch, memory, gradient.acts)
         self._report_broken_chains(gradient, memory, launch)
         if self._access_rule is not None:
             self._access_rule.check(gradient, launch, packer)
@@ -339,26 +362,6 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             kernel = launch.specialization.kernel
             raise SpirogradUnsupportedError(f"{repeats} runs launches again, and kernel `{kernel.name}` {reason[0]}", kernel.loc, reason[1])
 
-    def _report_broken_chains(self, gradient: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
-        """Report what would break the chain of gradients silently."""
-        if gradient.returned and self.returned is UNFOLLOWED:
-            problem = (
-                f"{gradient.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
-            )
-            hint = "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`"
-            report(launch.session, problem, gradient.primal.kernel.loc, hint)
-        for access in memory.inactive_reads:
-            ended = self._inactive.get(launch.key(access))
-            if ended is not None:
-                problem = (
-                    f"gradients end at `{access.name}`, which has none: {gradient.label} reads it, and {ended[0]} gave it values "
-                    f"that depend on memory with gradients{_at(ended[1])}"
-                )
-                report(launch.session, problem, access.loc, INACTIVE_HINT)
-        relayed = [written for read, written in memory.relays if launch.key(read) in self._inactive]
-        for access in (*memory.inactive_writes, *relayed):
-            self._inactive.setdefault(launch.key(access), (gradient.label, access.loc, launch))
-
     # --- the host ----------------------------------------------------------------------------------------------------------
 
     def host_write(
@@ -378,6 +381,9 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             self._check.host_write(memory)
         name, storage = memory_identity(memory)
         self._check_other(name, storage)
+        self._outline.host_write(memory)
+        if source is None:
+            self._breaks.imported(memory)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, at)
         reverse: Callable[[], None] | None = clear if self._paused is None and memory.has_grad() else None
@@ -402,6 +408,7 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
     def _unseen_write(self, key: Key, storage: FieldOrArray, before: Saved, changed: Array) -> None:
         """Record a write of the host to memory that was handed out: see `Exposed`. After the tape was closed it has no reverse."""
         clears = self._left is None and self._paused is None and storage.has_grad()
+        self._breaks.replaced(describe(storage))
         self._steps.unseen_write(key, before, (lambda: clear_elements(storage.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
@@ -414,6 +421,7 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
                 gradient = tensor.grad.detach()
                 gradient.masked_fill_(gradient.new_tensor(changed).bool(), 0.0)
 
+        self._breaks.replaced("a tensor of torch")
         if self._paused is None:
             self._steps.add(CallStep(clear, {}))
 
@@ -448,30 +456,6 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
                     )
                 )
 
-    def _follow_copy(self, memory: FieldOrArray, source: FieldOrArray, clear: Callable[[], None] | None) -> Callable[[], None] | None:
-        """Return the reverse of `copy_from`: the gradients of the copy go to its source. ``clear``: sets them to zero."""
-        name, origin = memory_identity(memory)[0], memory_identity(source)[0]
-        if origin in self._inactive:
-            self._inactive[name] = self._inactive[origin]
-        elif source.has_grad() and not memory.has_grad():
-            self._inactive[name] = ("`copy_from`", None, source)
-        if clear is None or not source.has_grad():
-            return clear
-        if origin == name and memory.view == source.view:
-            return None
-        self._active_outputs.add(name)
-
-        def reverse() -> None:
-            to, copied = source.grad, (memory.grad.tree.allocation, memory.grad.view)
-            if origin == name and memory.view.count:  # two views of one array, which may overlap
-                copied = numpy_transfer.duplicate(*copied)
-                clear()
-            numpy_transfer.add(to.tree.allocation, to.view, *copied)
-            if origin != name:
-                clear()
-
-        return reverse
-
     # --- functions that are not recorded -------------------------------------------------------------------------------------
 
     @property
@@ -491,19 +475,6 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
             if not memory.has_grad():
                 self.numbers_of(memory, "an algorithm")
         return self.run_aside(function, lambda: run_guarded(reverse), saves)
-
-    def numbers_of(self, memory: FieldOrArray, what: str) -> None:
-        """Report that ``what`` reads ``memory`` if gradients end there. See `Recorder`."""
-        if self._following is not None:
-            self._settle(self._following)
-        key, storage = memory_identity(memory)
-        ended = self._inactive.get(key)
-        if ended is not None:
-            problem = (
-                f"gradients end at {describe(storage)}, which has none: {what} reads it, and {ended[0]} gave it values that depend on "
-                f"memory with gradients{_at(ended[1])}"
-            )
-            report(context.session(), problem, ended[1], INACTIVE_HINT)
 
     def nested(self) -> Tape:
         """See `Recorder`."""
@@ -527,7 +498,9 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         if outer is not None:
             outer[-1].update(used)
             return result
-        if reverse is not None:
+        if reverse is None:
+            self._breaks.aside()
+        else:
             self._active_outputs.update(key for key, _ in used)
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result
@@ -546,7 +519,3 @@ class Tape(FollowsSequences, FollowsNumbers, NearNames):
         finally:
             self._recorded = outer
         return result
-
-
-def _at(loc: Loc | None) -> str:
-    return f" ({loc})" if loc is not None else ""

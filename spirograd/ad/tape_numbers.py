@@ -120,6 +120,8 @@ class FollowsNumbers(ProgramRecorder):
     ) -> Sequence[Scalar | TracedNumber]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
         if self._paused is not None or not is_followed(memory):
+            if memory_identity(memory)[0] in self._inactive:
+                self.host_read(memory, "an index")
             return values
         numbers, step = self._numbers.read(memory, key, values, location)
         self._read(step)

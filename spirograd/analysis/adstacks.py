@@ -12,8 +12,9 @@ from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, Op, TempK
 SIZES = ArrayArg("%sizes", i32, 1)
 
 
-def adstacks_of(kernel: Kernel) -> dict[AdstackRef, AdstackInfo]:
-    """Return the adstacks of ``kernel``, a list of tasks, in order of first appearance. The position of an adstack is its number."""
+def adstacks_of(kernel: Kernel, slots_by_thread: bool = False) -> dict[AdstackRef, AdstackInfo]:
+    """Return the adstacks of ``kernel``, a list of tasks, in order of first appearance. The position of an adstack is its number.
+    ``slots_by_thread``: whether the threads of a group share a thread slot, as on the CPU."""
     infos: dict[AdstackRef, AdstackInfo] = {}
     for task in kernel.body.ops:
         if task.code is not ops.task:
@@ -21,12 +22,13 @@ def adstacks_of(kernel: Kernel) -> dict[AdstackRef, AdstackInfo]:
         if not any(isinstance(ref, AdstackRef) for region in task.regions for _, ref in region.accesses):
             continue
         owner = None if task.attr.kind == "serial" else task.attr.name
+        threads = task.attr.group_size if task.attr.grouped and slots_by_thread else 1
         used = [op for region in task.regions for op in region.walk() if op.code is ops.claim or isinstance(op.attr, AdstackRef)]
         claimed = {guard_of(op) for op in used if op.code is ops.claim}
         for op in used:
             ref = op.attr
             if isinstance(ref, AdstackRef) and ref not in infos:
-                infos[ref] = AdstackInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
+                infos[ref] = AdstackInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed, threads)
     return infos
 
 

@@ -10,12 +10,14 @@ from spirograd.autodiff.rules import differentiable
 from spirograd.base.dtypes import DType, Type, Vec
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, SharedRef, TempRef, ref_of
 
 ShadowOf = Callable[[Ref], "Ref | None"]
 # A value, or memory that is private to a launch.
-Node = Union[Op, TempRef, AdstackRef]
+Node = Union[Op, TempRef, AdstackRef, SharedRef]
 
+# Memory of the kernel itself, as opposed to memory of the program.
+OWN = (TempRef, AdstackRef, SharedRef)
 # Operands that the results of structural operations depend on.
 _FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
     ops.vec: lambda op: op.args,
@@ -23,6 +25,7 @@ _FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
     ops.insert: lambda op: (op.args[0], op.args[2]),
     ops.select: lambda op: op.args[1:],
     ops.with_partial: lambda op: op.args[:2],
+    ops.subgroup_read: lambda op: op.args[:1],
 }
 # Operands of a loop before its loop-carried values, and the region that yields these.
 FIXED = {ops.for_: 2, ops.while_: 0}
@@ -65,7 +68,7 @@ def activity(kernel: Kernel, shadow: ShadowOf) -> Activity:
                 result.flows[op] = [a for a in _operands(op) if is_float(a.type)]
             continue
         value = _value(op)
-        if isinstance(ref, (TempRef, AdstackRef)):
+        if isinstance(ref, OWN):
             if value is not None:
                 result.flows.setdefault(ref, []).append(value)
             if is_float(op.type):

@@ -49,8 +49,7 @@ def adstack_guards(kernel: Kernel, sizes: Sequence[Size | None]) -> tuple[Adstac
     """
     guards = []
     for loop in kernel.body.ops:
-        # A loop with an index of 64 bits may have more iterations than can be counted.
-        if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32):
+        if _is_counted(loop):
             guards += [guard for guard in _guards(loop.regions[0]) if not _is_small(loop, guard, sizes)]
     return tuple(guards)
 
@@ -61,12 +60,18 @@ def open_loops(kernel: Kernel, sizes: Sequence[Size | None], guards: Sequence[Ad
     inside: frozenset[AdstackRef] = frozenset().union(*[guard.adstacks for guard in guards])
     loops = []
     for loop in kernel.body.ops:
-        if loop.code is ops.for_ and loop.attr.parallel and loop.args[0].type in (i32, u32) and None in _bounds(loop):
+        if _is_counted(loop) and None in _bounds(loop):
             adstacks = _adstacks(loop) - inside
             slot = _slot_bytes(adstacks, sizes)
             if adstacks and (slot is None or slot * _MOST_SLOTS > _SMALL):
                 loops.append(loop)
     return tuple(loops)
+
+
+def _is_counted(loop: Op) -> bool:
+    """Return whether fewer thread slots than ``loop`` has iterations may do. A loop with an index of 64 bits may have more iterations than
+    can be counted, and the threads of a group take their thread slots together."""
+    return loop.code is ops.for_ and loop.attr.parallel and not loop.attr.grouped and loop.args[0].type in (i32, u32)
 
 
 def _bounds(loop: Op) -> tuple[Size | None, Size | None]:

@@ -111,8 +111,10 @@ class Derivative:
     ``active_inputs``: memory to whose gradient it adds. ``inactive_writes``: memory without gradient to which the primal writes values that
     depend on active inputs; ``inactive_reads``: memory without gradient on which active outputs depend; ``relays``: pairs of memory
     without gradient, where the values of the second depend on those of the first; ``broken``: such memory that the primal writes and then
-    reads (writing, reading). ``recomputed``: the number of operations on floats of the primal that run again, by the
-    line of the loop around them (None: in no serial loop). ``nesting``: the nested checkpoints, if there are any.
+    reads (writing, reading). ``casts``: memory that depends on active inputs only through the conversion to an integer at this
+    location; ``stops``: the locations of values that depend on active inputs and pass on no derivatives. ``recomputed``: the number of
+    operations on floats of the primal that run again, by the line of the loop around them (None: in no serial loop). ``nesting``: the
+    nested checkpoints, if there are any.
     """
 
     kernel: Kernel
@@ -130,6 +132,8 @@ class Derivative:
     relays: tuple[tuple[Mention, Mention], ...] = ()
     broken: tuple[Mention, Mention] | None = None
     warnings: tuple[str, ...] = ()
+    casts: tuple[Mention, ...] = ()
+    stops: tuple[Loc, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()
     nesting: Nesting | None = None
 

@@ -8,7 +8,7 @@ from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
 from spirograd.autodiff.inactive_memory import inactive_memory
-from spirograd.autodiff.int_casts import int_cast_warnings
+from spirograd.autodiff.int_casts import cast_warning, int_casts, stops
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
 from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
@@ -70,6 +70,7 @@ def differentiate(
         _verify(options, main, *[each.kernel for each in counting])
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         inactive = inactive_memory(primal, unclean.activity, ends)
+        casts = int_casts(primal, unclean.activity, shadow)
         return Derivative(
             main,
             counting,
@@ -85,7 +86,9 @@ def differentiate(
             inactive_reads=inactive.reads,
             relays=inactive.relays,
             broken=inactive.broken,
-            warnings=(*warnings, *int_cast_warnings(primal, unclean.activity, shadow)),
+            warnings=(*warnings, *map(cast_warning, casts)),
+            casts=casts,
+            stops=stops(primal, unclean.activity),
             recomputed=recomputed(gradient),
             nesting=nesting,
         )
@@ -140,10 +143,6 @@ def _refuse(kernel: Kernel) -> None:
         if callee_of(op) in recursive:
             message = f"`{str(callee_of(op)).partition('.')[0]}` calls itself; recursive functions have no derivative"
             raise SpirogradUnsupportedError(message, op.loc, "use a loop, or give the kernel a gradient with `sg.ad.grad_replaced`")
-        if op.code is ops.for_ and op.attr.grouped:
-            message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
-            hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"
-            raise SpirogradUnsupportedError(message, op.loc, hint)
         if op.code is ops.for_ and op.attr.deactivates:
             message = (
                 "a kernel that deactivates cells of sparse nodes has no derivative, because the values and gradients of the cells are lost"
@@ -172,7 +171,8 @@ def _reversed(
     loops = nested_loops(primal, nesting)
     _verify(ctx.options, loops.kernel)
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    unclean = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter, nested=loops)
+    checks = "finite" if ctx.options.locate_infinities else "nan" if ctx.options.locate_nan else ""
+    unclean = reverse(primal, shadow, checks=checks, segments=segments, counter=counter, nested=loops, lanes=ctx.caps.group_lanes)
     gradient = clean(unclean.kernel, ctx)
     _verify(ctx.options, gradient)
     residuals, conflicts = memory_residuals(primal, gradient)

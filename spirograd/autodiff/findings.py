@@ -30,7 +30,14 @@ def records(gradient: Kernel, unclean: Reversed) -> tuple[Record, ...]:
     capacities = extents(gradient, TempKind.CAPACITY)
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, AdstackRef))
     result = []
+    arrays = {array.adstack.name: array for array in unclean.sweep.groups.saved}
     for adstack in left:
+        array = arrays.get(adstack.name)
+        if array is not None:
+            entries, why = capacities[adstack.capacity], "needed to run what is inside again"
+            number = loops.numbers.get(array.owner, loops.numbers[array.around])
+            result.append(Record(adstack, array.owner.loc, f"`{array.ref.name}`, a shared array,", why, 1, entries, number))
+            continue
         value, loop = by_name[adstack.name]
         owner = owners[value]
         every = segment.get(adstack.name, 1) * loops.spans.get(owner, 1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Union
 
 from spirograd.autodiff import rules
-from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
+from spirograd.autodiff.activity import FIXED, OWN, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import zero
 from spirograd.autodiff.derivative import Derivative, Mention
 from spirograd.autodiff.inactive_memory import InactiveMemory, inactive_memory
@@ -19,11 +19,11 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, SharedRef, TempKind, TempRef, ref_of
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
-Own = Union[TempRef, AdstackRef]  # Memory that is private to a launch. Its duals are created here.
+Own = Union[TempRef, AdstackRef, SharedRef]  # Memory that is private to a launch. Its duals are created here.
 _EXTREMA = ("min", "max")
 _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 
@@ -96,9 +96,7 @@ class _Forward:
         self.exact = False  # whether recomputed values must have the same bits
         read = {ref_of(op) for op in kernel.walk() if op.code.effect in ("read", "atomic") and is_float(op.type)}
         self.own: dict[Own, Own] = {
-            ref: replace(ref, name=f"{ref.name}.dual")
-            for ref in activity.varied & activity.useful
-            if isinstance(ref, (TempRef, AdstackRef)) and ref in read
+            ref: replace(ref, name=f"{ref.name}.dual") for ref in activity.varied & activity.useful if isinstance(ref, OWN) and ref in read
         }
         self.wanted = _wanted(kernel, activity)
 
@@ -138,7 +136,7 @@ class _Forward:
         """Return the memory of the tangents of ``ref``, or None."""
         if not ref.dtype.is_float:
             return None
-        return self.own.get(ref) if isinstance(ref, (TempRef, AdstackRef)) else self.shadow(ref)
+        return self.own.get(ref) if isinstance(ref, OWN) else self.shadow(ref)
 
     # --- values ----------------------------------------------------------------------------------------------------------
 
@@ -165,6 +163,12 @@ class _Forward:
                 undefined = self.b.emit(ops.isnan, self.env[op.args[2]])
                 parts = (self.b.emit(ops.and_, parts[0], undefined), *parts[1:])
             self.tangents[op] = self.b.append(Op(op.code, op.type, parts, op.attr, (), op.loc))
+
+    def subgroup_read(self, op: Op) -> None:
+        self.clone(op)
+        value, lane = op.args
+        if self.active(op) and value in self.tangents:
+            self.tangents[op] = self.b.emit(op.code, self.tangents[value], self.env[lane], type=op.type)
 
     def result(self, op: Op) -> None:
         owner, k = op.args[0], op.attr
@@ -222,7 +226,7 @@ class _Forward:
                 self.b.atomic("add", dual, *at, tangent)
         elif kind == "mul" and tangent is None:
             self.b.atomic("mul", dual, *at, value)
-        elif kind not in _EXTREMA:
+        elif kind not in _EXTREMA or isinstance(ref, SharedRef):
             what = {"mul": "multiplication"}.get(kind, kind)
             _refuse(op, f"an atomic {what} in a parallel loop has no tangent, because other iterations change the same element in between")
 
@@ -425,6 +429,7 @@ _HANDLERS: dict[ops.OpCode, Callable[[_Forward, Op], None]] = {
     ops.insert: _Forward.structure,
     ops.select: _Forward.structure,
     ops.result: _Forward.result,
+    ops.subgroup_read: _Forward.subgroup_read,
     ops.load: lambda f, op: f.load(op),
     ops.store: lambda f, op: f.store(op),
     ops.atomic: lambda f, op: f.atomic(op),

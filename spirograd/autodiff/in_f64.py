@@ -9,8 +9,11 @@ from spirograd.base.dtypes import DType, Type, Vec, f64, storage
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Layout, Op, Ref, Region, TempRef, Term
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Layout, Op, Ref, Region, SharedRef, TempRef, Term
 from spirograd.transforms.simplification.inline_calls import without_functions
+
+# References to memory that get another type.
+_MEMORY = (FieldRef, ArrayRef, TempRef, SharedRef)
 
 
 def in_f64(kernel: Kernel) -> tuple[Kernel, dict[FieldRef, FieldRef]]:
@@ -64,9 +67,9 @@ class _InF64:
         return new
 
     def attr(self, attr: object) -> object:
-        if isinstance(attr, (FieldRef, ArrayRef, TempRef)):
+        if isinstance(attr, _MEMORY):
             return self.ref(attr)
-        if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], (FieldRef, ArrayRef, TempRef)):
+        if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], _MEMORY):
             return (attr[0], self.ref(attr[1]))
         if isinstance(attr, (FaultSite, PrintSite)):
             return replace(attr, dtypes=tuple([_wide(t) for t in attr.dtypes]))

@@ -1,36 +1,46 @@
-"""Warnings about conversions to integers, whose derivative is 0, where memory with a gradient depends on differentiated values only through
-them."""
+"""Conversions to integers, whose derivative is 0, where memory with a gradient depends on differentiated values only through them; and
+`stop_grad`."""
 
 from __future__ import annotations
 
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf
+from spirograd.autodiff.derivative import Mention
 from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
 
 
-def int_cast_warnings(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[str, ...]:
-    """Return a warning for each conversion of a differentiable value to an integer that all paths from the value to memory with a gradient
-    pass through.
-
-    It names the line of the conversion and the memory.
-    """
+def int_casts(kernel: Kernel, activity: Activity, shadow: ShadowOf) -> tuple[Mention, ...]:
+    """Return each conversion of a differentiable value to an integer that all paths from the value to memory with a gradient pass through:
+    the memory, and the location of the conversion."""
     casts = [op for op in kernel.walk() if op.code is ops.cast and op.args[0] in activity.varied and not _is_float(op)]
     if not casts:
         return ()
     users = _users(kernel)
-    warnings: dict[str, None] = {}
+    places: dict[Mention, None] = {}
     for cast in casts:
         for op in _reached(cast, users):
             ref = ref_of(op)
-            if op.code.effect not in ("write", "atomic") or ref is None or op.args[-1] in activity.varied or not ref.dtype.is_float:
+            if op.code.effect not in ("write", "atomic") or op.args[-1] in activity.varied or not isinstance(ref, (FieldRef, ArrayRef)):
                 continue
-            if shadow(ref) is not None:
-                warnings[
-                    f"{cast.loc}: the derivative of a conversion to an integer is 0, and `{ref.name}` depends on differentiated "
-                    "values only through this conversion"
-                ] = None
-    return tuple(warnings)
+            if ref.dtype.is_float and shadow(ref) is not None:
+                places[Mention(ref, cast.loc)] = None
+    return tuple(places)
+
+
+def cast_warning(place: Mention) -> str:
+    """Return the warning about a conversion."""
+    return (
+        f"{place.loc}: the derivative of a conversion to an integer is 0, and `{place.ref.name}` depends on differentiated "
+        "values only through this conversion"
+    )
+
+
+def stops(kernel: Kernel, activity: Activity) -> tuple[Loc, ...]:
+    """Return the locations of `stop_grad` of values that depend on active inputs."""
+    stopped = [op.loc for op in kernel.walk() if op.code is ops.stop_grad and op.args[0] in activity.varied]
+    return tuple(dict.fromkeys([loc for loc in stopped if loc is not None]))
 
 
 def _is_float(op: Op) -> bool:

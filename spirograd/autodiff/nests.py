@@ -9,7 +9,7 @@ type.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from spirograd.autodiff.sweep import Nest, saved_type
 from spirograd.base.dtypes import DType, Vec
@@ -31,10 +31,12 @@ class _Work:
 
 
 class Nests:
-    """The results of branches of ``kernel`` that are kept. ``relevant``: the control operations that are reversed."""
+    """The results of branches of ``kernel`` that are kept. ``relevant``: the control operations that are reversed. ``acting``: those that
+    no sweep may omit, because they contain barriers or change shared memory."""
 
-    def __init__(self, kernel: Kernel, relevant: Collection[Op]) -> None:
+    def __init__(self, kernel: Kernel, relevant: Collection[Op], acting: Collection[Op] = ()) -> None:
         self._relevant = relevant
+        self._acting = acting
         self._users: dict[Op, set[Op]] = {}  # result of an `if` -> its users
         self._results: dict[Op, list[Op]] = {}  # `if` -> the operations `result` that name its results
         self._ends: dict[Op, Op] = {}  # `if` -> the terminator of the enclosing region
@@ -70,12 +72,12 @@ class Nests:
     def is_passed(self, op: Op) -> bool:
         """Return whether only the terminator of its region takes results of ``op``, a branch that is reversed. Then the forward sweep of
         that region, just before the reverse, omits the branch."""
-        return op.code is ops.if_ and op in self._relevant and not self._needed(op)
+        return op.code is ops.if_ and op in self._relevant and op not in self._acting and not self._needed(op)
 
     def nest(self, op: Op) -> Nest | None:
         """Return the results to keep for the nest whose outermost branch is ``op``, or None if recomputing them is as fast."""
         work = self._works[op]
-        if op not in self._relevant or work.again <= _MOST * work.size:
+        if op not in self._relevant or op in self._acting or work.again <= _MOST * work.size:
             return None
         inside, places, lengths = set(), {}, dict[DType, int]()
         left = list(self._inner(op))
@@ -90,3 +92,23 @@ class Nests:
                     places[result] = (t, lengths.get(t, 0))
                     lengths[t] = lengths.get(t, 0) + (result.type.n if isinstance(result.type, Vec) else 1)
         return Nest(frozenset(inside), places, lengths)
+
+
+def relevant_operations(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
+    """Return the control operations that contain an operation which the reverse sweep must handle."""
+    relevant: set[Op] = set()
+    _find_relevant(kernel.body, matters, relevant)
+    return relevant
+
+
+def _find_relevant(region: Region, matters: Callable[[Op], bool], relevant: set[Op]) -> bool:
+    """Return whether the reverse sweep must handle an operation in ``region``. Collect the control operations around these in
+    ``relevant``."""
+    any_here = False
+    for op in region.ops[:-1]:
+        here = [_find_relevant(inner, matters, relevant) for inner in op.regions]
+        if any(here) or (not op.regions and op.code is not ops.result and matters(op)):
+            any_here = True
+            if op.regions:
+                relevant.add(op)
+    return any_here

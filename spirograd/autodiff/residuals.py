@@ -40,7 +40,8 @@ def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) ->
     state after it, the former are conflicts.
 
     Two array arguments are assumed not to alias, nor an array and a field. Iterations of a parallel loop are assumed not to alias,
-    except by atomics: otherwise the primal has no defined result. Loads of temporaries, and of gradients, are omitted.
+    except by atomics, and in loops with groups of threads: otherwise the primal has no defined result. Loads of temporaries, and of
+    gradients, are omitted.
     """
     order = _Order(primal)
     demands: dict[tuple[str, int], tuple[Outer, list[_Demand]]] = {}
@@ -184,13 +185,16 @@ class _Order:
             loops += [mine[0]] if mine[0] is other[0] and mine[0].code is not ops.if_ else []
             if mine != other:
                 break
+        first = self.position[write.op] < self.position[load.op]
+        if loops and loops[0].code is ops.for_ and loops[0].attr.grouped and self.query.carried(load, write, self._iterations(loops[0])):
+            # Another thread of the group may write the element. Barriers then separate the two accesses.
+            return (first, not first) if len(loops) == 1 else (True, True)
         if self.query.alias(load, write, self._iterations(loops[0]).invariant if loops else None) is Alias.NO:
             return False, False
         if any(self.query.carried(load, write, self._iterations(loop)) for loop in loops if not _is_outermost_parallel(loop, load)):
             return True, True
         if are_exclusive(load, write):
             return False, False
-        first = self.position[write.op] < self.position[load.op]
         return first, not first
 
     def _iterations(self, loop: Op) -> Iterations:

@@ -20,8 +20,10 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Mention
+from spirograd.autodiff.groups import WAITING, Groups
 from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
-from spirograd.autodiff.nests import Nests
+from spirograd.autodiff.nests import Nests, relevant_operations
+from spirograd.autodiff.number_checks import check_derivative
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import IN_I32, Counter, SavedLoop, Sweep, segments, trip_count
@@ -31,7 +33,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, SharedRef, TempKind, TempRef, ref_of
 
 
 @dataclass(slots=True)
@@ -50,19 +52,20 @@ def reverse(
     kernel: Kernel,
     shadow: ShadowOf,
     *,
-    locate_nan: bool = False,
+    checks: str = "",
     segments: Segments = NO_SEGMENTS,
     counter: Counter = IN_I32,
     nested: NestedLoops | None = None,
+    lanes: int = 32,
 ) -> Reversed:
     """Return the gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``shadow``: returns the gradient of outer memory, or None if it has none. The gradient kernel has the arguments of ``kernel``, then a
-    scalar argument for each float that the kernel returns: the adjoint of that value. ``locate_nan``: check each step for new NaN.
-    ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. Raises SpirogradUnsupportedError, with the line, for
-    operations without derivative.
+    scalar argument for each float that the kernel returns: the adjoint of that value. ``checks``: "nan" to check each step for new NaN,
+    "finite" for infinities, too. ``nested``: ``kernel`` with nests in place of loops, to be reversed in its place. ``lanes``: the threads
+    of a subgroup. Raises SpirogradUnsupportedError, with the line, for operations without derivative.
     """
-    return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
+    return _Reverse(nested or nested_loops(kernel, None), shadow, checks, segments, counter, states(kernel), lanes).run()
 
 
 class _Reverse:
@@ -74,11 +77,18 @@ class _Reverse:
     """
 
     def __init__(
-        self, nested: NestedLoops, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter, read: Mapping[Op, str]
+        self,
+        nested: NestedLoops,
+        shadow: ShadowOf,
+        checks: str,
+        segments: Segments,
+        counter: Counter,
+        read: Mapping[Op, str],
+        lanes: int,
     ) -> None:
         self.nested = nested
         kernel = self.old = nested.kernel
-        self.locate_nan = locate_nan
+        self.checks = checks
         self.indices: list[Op] = []  # indices of the enclosing loops, outermost first
         self.shadow = shadow
         self.activity = activity(kernel, shadow)
@@ -86,9 +96,10 @@ class _Reverse:
         self.adjoints: dict[Op, Op] = {}  # adjoints of values whose definition the reverse sweep has not reached yet
         self.results: dict[Op, dict[int, Op]] = {}  # control operation -> adjoints of its results
         self.temps: dict[TempRef, TempRef] = {}
-        self.relevant = _relevant(kernel, self._matters)
-        self.nests = Nests(kernel, self.relevant)
-        self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds)
+        self.relevant = relevant_operations(kernel, self._matters)
+        self.groups = Groups(self.b, kernel, lanes, self.activity)
+        self.nests = Nests(kernel, self.relevant, self.groups.acting)
+        self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds, self.groups)
         self.spans = Spans(kernel)
         self.live_ins: dict[Op, set[Op]] = {}  # by control operation; a cache of `_active_live_ins`
         self.active_outputs: dict[tuple[object, object], Mention] = {}
@@ -144,15 +155,18 @@ class _Reverse:
 
     def gradient(self, ref: Ref) -> Ref | None:
         """Return the memory of the adjoint of ``ref``, or None if it has none."""
+        if isinstance(ref, SharedRef):
+            return self.groups.adjoints.get(ref)
         return self.temps.get(ref) if isinstance(ref, TempRef) else self.shadow(ref)
 
     def _matters(self, op: Op) -> bool:
         """Return whether the reverse sweep must handle ``op`` itself, regardless of its regions."""
         ref = ref_of(op)
-        return self.activity.active(op) or (ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref))
+        written = ref is not None and op.code.effect in ("write", "atomic") and self._has_gradient(ref)
+        return written or self.activity.active(op) or op.code in WAITING
 
     def _has_gradient(self, ref: Ref) -> bool:
-        return self.activity.active(ref) if isinstance(ref, TempRef) else self.shadow(ref) is not None
+        return self.activity.active(ref) if isinstance(ref, (TempRef, SharedRef)) else self.shadow(ref) is not None
 
     # --- walking backwards -----------------------------------------------------------------------------------------------
 
@@ -170,18 +184,8 @@ class _Reverse:
                 for a, part in zip(op.args, rules.pullback(self.b, op, args, self.sweep.env[op], adjoint)):
                     if part is not None:
                         self.accumulate(a, part)
-                        self._check_nan(op, part, adjoint)
-
-    def _check_nan(self, op: Op, part: Op, adjoint: Op) -> None:
-        """Report a NaN that the derivative of ``op`` produced."""
-        if not self.locate_nan:
-            return
-        b = self.b
-        dtypes = (adjoint.type, *[i.type for i in self.indices])
-        at = ", ".join([f"{{{k + 1}}}" for k in range(len(self.indices))])
-        message = f"the derivative of `{op.code.name}` is NaN here" + (f", at index ({at})" if at else "") + "; its adjoint is {0}"
-        good = b.emit(ops.or_, b.emit(ops.not_, b.emit(ops.isnan, part)), b.emit(ops.isnan, adjoint))
-        b.emit(ops.check, good, adjoint, *self.indices, attr=FaultSite("nan", message, dtypes, op.loc), type=VOID)  # type: ignore[arg-type]
+                        if self.checks:
+                            check_derivative(self.b, op, part, adjoint, args, self.indices, self.checks == "finite")
 
     def result(self, op: Op) -> None:
         adjoint = self.adjoints.pop(op, None)
@@ -238,7 +242,7 @@ class _Reverse:
         return tuple([self.sweep.env[a] for a in args])
 
     def _add_place(self, places: dict[tuple[object, object], Mention], ref: Ref, op: Op) -> None:
-        if not isinstance(ref, TempRef):
+        if not isinstance(ref, (TempRef, SharedRef)):
             places.setdefault((ref, op.loc), Mention(ref, op.loc))  # type: ignore[arg-type]
 
     def load(self, op: Op) -> None:
@@ -265,7 +269,7 @@ class _Reverse:
         if grad is None:
             return
         handler = _ATOMICS.get(kind)
-        if handler is None:
+        if handler is None or (isinstance(ref, SharedRef) and kind != "add"):
             raise SpirogradUnsupportedError(
                 f"an atomic {_NAMES.get(kind, kind)} has no derivative here, because other iterations change the same element in between",
                 op.loc,
@@ -322,6 +326,15 @@ class _Reverse:
         (share,) = b.if_(wins, then, orelse)
         self.accumulate(value, share)
 
+    def wait(self, op: Op) -> None:
+        """Reverse a barrier: what comes before it is separated from what comes after it in both directions."""
+        self.b.emit(op.code, *self.sweep.args(op), type=VOID)
+
+    def subgroup_read(self, op: Op) -> None:
+        adjoint = self.adjoints.pop(op, None)
+        if adjoint is not None and self.active(op.args[0]):
+            self.accumulate(op.args[0], self.groups.scatter(self.sweep.env[op.args[1]], adjoint))
+
     def cas(self, op: Op) -> None:
         if op.attr.dtype.is_float and self.gradient(op.attr) is not None:
             raise SpirogradUnsupportedError(
@@ -359,11 +372,13 @@ class _Reverse:
         if op not in self.relevant and not seeds:
             return
         b, outer = self.b, self.adjoints
+        self.groups.restore_before(op)
         captured = self.captured(op)
         condition = self.sweep.env[op.args[0]]
         regions = []
         for region in op.regions:
             b.begin()
+            self.groups.begin_again(op)
             self.adjoints = {v: outer[v] for v in captured if v in outer}
             for k, adjoint in seeds.items():
                 self.accumulate(region.results[k], adjoint)
@@ -408,6 +423,7 @@ class _Reverse:
 
     def loop(self, op: Op, begin: Op, count: Op) -> None:
         """Reverse a serial loop of ``count`` iterations."""
+        self.groups.restore_before(op)
         b, outer = self.b, self.adjoints
         region, initial = op.regions[-1], op.args[FIXED[op.code] :]
         params = region.params[len(region.params) - len(initial) :]
@@ -464,6 +480,7 @@ class _Reverse:
     def _iteration(self, body: _Body, number: Op, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
         """Emit one iteration forwards, then backwards. Return the adjoints of its initial and captured values, given those after it."""
         self.indices.append(number)
+        self.groups.begin_iteration(body.loop, number)
         self._enter(body, number, values)
         self.adjoints = dict(zip(body.captured, adjoints[len(body.carried) :]))
         for k, adjoint in zip(body.carried, adjoints):
@@ -516,7 +533,9 @@ class _Reverse:
         begin, end = self.sweep.args(op)[:2]
         region = op.regions[0]
         self.adjoints = {}
+        self.groups.prepare(op, begin, end)
         (index,) = b.begin(begin.type)
+        self.groups.enter(op, index, begin, end)
         self.sweep.env[region.params[0]] = index
         self.indices.append(index)
         self.parallel_loop = op
@@ -529,7 +548,7 @@ class _Reverse:
         body = b.end()
         b.loc = op.loc
         name = f"{op.attr.name}_grad" if op.attr.name else ""
-        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size, op.attr.apart))
+        b.for_(begin, end, (), body, LoopAttr(True, name, op.attr.group_size, op.attr.apart, op.attr.grouped))
         self.adjoints = outer
         for value, temp in zip(captured, temps):
             self.accumulate(value, load_temp(b, temp, value.type))
@@ -555,26 +574,6 @@ def _stored(node: Op) -> Iterable[Op]:
     return ()
 
 
-def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
-    """Return the control operations that contain an operation which the reverse sweep must handle."""
-    relevant: set[Op] = set()
-    _find_relevant(kernel.body, matters, relevant)
-    return relevant
-
-
-def _find_relevant(region: Region, matters: Callable[[Op], bool], relevant: set[Op]) -> bool:
-    """Return whether the reverse sweep must handle an operation in ``region``. Collect the control operations around these in
-    ``relevant``."""
-    any_here = False
-    for op in region.ops[:-1]:
-        here = [_find_relevant(inner, matters, relevant) for inner in op.regions]
-        if any(here) or (not op.regions and op.code is not ops.result and matters(op)):
-            any_here = True
-            if op.regions:
-                relevant.add(op)
-    return any_here
-
-
 # The largest error of a recomputed extremum, in units in the last place, by the bits of its type.
 _SAME = {16: 2, 32: 16, 64: 16}
 _NAMES = {"mul": "multiplication"}
@@ -593,6 +592,8 @@ _HANDLERS: dict[ops.OpCode, Callable[[_Reverse, Op], None]] = {
     ops.store: _Reverse.store,
     ops.atomic: _Reverse.atomic,
     ops.cas: _Reverse.cas,
+    **dict.fromkeys(WAITING, _Reverse.wait),
+    ops.subgroup_read: _Reverse.subgroup_read,
     ops.if_: _Reverse.if_,
     ops.for_: _Reverse.for_,
     ops.while_: _Reverse.while_,

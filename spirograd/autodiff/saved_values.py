@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 
 from spirograd.analysis.sizes import size_of
-from spirograd.autodiff.activity import is_float
+from spirograd.autodiff.activity import OWN, is_float
 from spirograd.autodiff.prepare.induction import induction
 from spirograd.autodiff.residuals import residuals
 from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, from_saved, saved_type, to_saved, trip_count
@@ -303,7 +303,7 @@ class _Counting(_SiteCounter):
         self.handlers |= {ops.store: self._store, ops.check: nothing, ops.print_: nothing}
 
     def _store(self, op: Op) -> Op | None:
-        return self.copy(op) if self.writes or isinstance(op.attr, TempRef) else None
+        return self.copy(op) if self.writes or isinstance(op.attr, OWN) else None
 
     def _visit_site(self, op: Op) -> Op:
         new = super()._visit_site(op)
@@ -311,7 +311,7 @@ class _Counting(_SiteCounter):
             # The copy names the operation that it repeats as its primal: see `_is_exact`.
             self.b.ops.pop()
             return self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
-        if self.writes or isinstance(ref_of(op), TempRef):
+        if self.writes or isinstance(ref_of(op), OWN):
             return new
         # The atomic is removed. A load marks the use of its old value: see `_counting`.
         self.b.ops.pop()

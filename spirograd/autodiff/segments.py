@@ -16,6 +16,7 @@ single segment.
 from __future__ import annotations
 
 from spirograd.analysis.existence import constant_trips
+from spirograd.autodiff.shared_contents import acts
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import Vec
 from spirograd.base.records import dataclass
@@ -53,7 +54,8 @@ def _carried(loop: Op) -> int:
 
 
 def _is_plain(loop: Op) -> bool:
-    return all(not op.regions for op in loop.regions[-1].ops)
+    """Return whether the iterations of ``loop`` can be unrolled: no control flow, no effects on other threads of a group."""
+    return all(not op.regions and not acts(op) for op in loop.regions[-1].ops)
 
 
 # Limits of a loop that is a single segment: its operations, and the scalars that its iterations carry, all of which are in registers at

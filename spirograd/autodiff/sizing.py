@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from spirograd.analysis.adstacks import SIZES, counter, guard_of, sizes_of
 from spirograd.analysis.extents import extent_of, extents, nested
 from spirograd.analysis.sizes import size_of
+from spirograd.autodiff.activity import OWN
 from spirograd.autodiff.adstack_guards import AdstackGuard, adstack_guards, guard_count, open_loops, with_counts
 from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.sweep import capacity_of, unsegmented
+from spirograd.autodiff.unread_arrays import without_unread_arrays
 from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
@@ -198,11 +200,11 @@ def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, Adstac
     kept: set[Ref] = set()
     while True:
         bare = simplify(_Bare(frozenset(wanted), guards, kept).kernel(kernel), ctx)
-        read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, (TempRef, AdstackRef))}
+        read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, OWN)}
         if read <= kept:
             break
         kept |= read
-    hoisted = _Hoist(bare).kernel(bare)
+    hoisted = without_unread_arrays(_Hoist(bare).kernel(bare), ctx)
     refs = tuple([guard_count(k) if k in guards else capacity_of(k) for k in wanted])
     b = Builder()
     b.begin()

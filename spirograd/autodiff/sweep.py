@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from spirograd.analysis.sites import is_space_check
 from spirograd.autodiff.adjoint_values import combine, element, entries
@@ -13,7 +14,7 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, LoopAttr, Op, Region, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, LoopAttr, Op, Region, SharedRef, TempKind, TempRef, ref_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,33 @@ class Nest:
     inside: frozenset[Op]
     places: Mapping[Op, tuple[DType, int]]
     lengths: Mapping[DType, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedArray:
+    """A shared array whose contents are saved in ``adstack``, before ``owner`` or at the start of each of its iterations. ``around``: the
+    grouped loop."""
+
+    ref: SharedRef
+    adstack: AdstackRef
+    owner: Op
+    around: Op
+
+
+class SharedStates(Protocol):
+    """The interface of `groups.Groups` that the forward sweep uses. ``loops``: the locations of loops with adstacks, by capacity.
+    ``saved``: the arrays that are saved."""
+
+    loops: list[Loc | None]
+    saved: list[SavedArray]
+
+    def save_before(self, op: Op) -> None: ...
+
+    def saves_each(self, loop: Op) -> bool: ...
+
+    def save_each(self, loop: Op, number: Op) -> None: ...
+
+    def require_each(self, loop: Op, count: Op) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +92,8 @@ class Sweep:
     ``record``: save the loop-carried values of the loops directly in the region, at the start of each iteration. Effects on outer memory,
     prints and checks are omitted, except for checks of the sizes of index spaces, which also bound loops of the reverse. ``bounds``: the
     largest trip counts of loops, where the primal is known not to exceed them. Effects on temporaries stay while ``fresh`` (the first sweep
-    over the body of the kernel): they are private to a launch, but must not happen twice.
+    over the body of the kernel): they are private to a launch, but must not happen twice. Effects on shared memory, and barriers, stay in
+    all sweeps, for which ``groups`` saves what is overwritten.
     """
 
     def __init__(
@@ -76,6 +105,7 @@ class Sweep:
         counter: Counter,
         nest: Callable[[Op], Nest | None],
         bounds: Mapping[Op, int],
+        groups: SharedStates,
     ) -> None:
         self.b = b
         self.states = states
@@ -86,7 +116,8 @@ class Sweep:
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, SavedLoop] = {}
         self.adstacks: dict[AdstackRef, Op] = {}  # adstack -> the primal value, a parameter
-        self.loops: list[Loc | None] = []  # by capacity
+        self.groups = groups
+        self.loops = groups.loops  # by capacity
         self.returns = frozenset(returns)
         self.kept: dict[Op, tuple[Op, int]] = {}  # result of a branch in a nest -> its vector, and its first element there
         self.kept_branches: set[Op] = set()
@@ -109,8 +140,10 @@ class Sweep:
             self.b.loc = op.loc
             handler = _HANDLERS.get(op.code)
             if handler is not None:
+                if record and op.regions:
+                    self.groups.save_before(op)
                 handler(self, op, record)
-            elif op.code.effect in ("pure", "read"):
+            elif op.code.effect in ("pure", "read") or op.code in ops.MEETING:
                 self.clone(op)
             elif self.checks and is_space_check(op):
                 self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
@@ -142,9 +175,11 @@ class Sweep:
 
     def write(self, op: Op, record: bool) -> None:
         ref = ref_of(op)
-        if isinstance(ref, TempRef) and self.fresh and ref not in self.returns:
+        shared = isinstance(ref, SharedRef)
+        private = isinstance(ref, TempRef) and self.fresh and ref not in self.returns
+        if shared or private:
             self.clone(op)
-        elif op.code is not ops.store:
+        if op.code is not ops.store and not private:
             # The old value is lost. A load marks its use; see `memory_states.old_values`.
             assert isinstance(op.type, DType)
             self.lost += 1
@@ -210,7 +245,7 @@ class Sweep:
             self.checks = False  # The checks are in the reverse of the loop, which sweeps its body again.
             region = self.region(op.regions[0])
             self.checks = True
-        elif not record or op.attr.parallel or not carried:
+        elif not record or op.attr.parallel or not (carried or self.groups.saves_each(op)):
             region = self.region(op.regions[0])
         elif count := self.segments.in_one(op):
             self.recordings[op] = SavedLoop(op, (), None, count, in_one=True)
@@ -262,6 +297,7 @@ class Sweep:
             then = b.end()
             b.begin()
             b.if_(first, then, b.end())
+        self.groups.save_each(recording.loop, iteration)
         self.run(region.ops[:-1], False)
         results = [self.env[v] for v in region.results]
         if counted:
@@ -299,6 +335,7 @@ class Sweep:
     def require_entries(self, count: Op, recording: SavedLoop) -> None:
         """Raise the capacity of the adstacks of a loop to the entries of ``count`` iterations; see `sizing`."""
         b, adstacks = self.b, recording.adstacks
+        self.groups.require_each(recording.loop, count)
         if not adstacks:
             return
         b.atomic("max", capacity_of(adstacks[0].capacity), as_entries(b, segments(b, count, recording.segment)))

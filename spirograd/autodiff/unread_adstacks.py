@@ -1,10 +1,11 @@
-"""Dead code elimination for gradient kernels: removes adstacks that no derivative reads."""
+"""Dead code elimination for gradient kernels: removes adstacks and shared arrays that no derivative reads."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from spirograd.autodiff.sweep import capacity_of
+from spirograd.autodiff.unread_arrays import without_unread_arrays
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
@@ -14,10 +15,10 @@ from spirograd.transforms.simplification.simplify import simplify
 
 
 def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove adstacks that are never read, and the computations that only they used. Number the capacities of the others from 0 in order of
-    appearance."""
+    """Remove adstacks and shared arrays that are never read, and the computations that only they used. Number the capacities of the other
+    adstacks from 0 in order of appearance."""
     while True:
-        kernel = simplify(kernel, ctx)
+        kernel = simplify(without_unread_arrays(kernel, ctx), ctx)
         read = [op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, AdstackRef)]
         written = {op.attr for op in kernel.walk() if op.code is ops.store and isinstance(op.attr, AdstackRef)}
         if written <= set(read):

@@ -123,7 +123,3 @@ class PreparedLaunch(Protocol):
     @property
     def about(self) -> object:
         """What is equal for launches of the same calls."""
-
-    @property
-    def ticks(self) -> int:
-        """The number of ticks that a launch takes for its writes."""

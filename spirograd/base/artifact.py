@@ -80,8 +80,8 @@ class TaskInfo:
     """One dispatch. ``begin`` and ``end`` are None if only the device knows them; the task then strides over bounds that it computes.
 
     ``places``: whether the task only places the adstacks of later tasks. The adstacks keep their places as long as their sizes do not
-    change. ``coarsening``: iterations that an invocation runs at a time. ``operations`` (GPUs, by LLVM): IR operations of an invocation for
-    that. ``lanes``: the largest number of iterations that a thread runs as lanes of vectors, each with a thread slot. ``max_groups``: the
+    change. ``coarsening``: iterations that an invocation runs at a time. ``strides`` (GPUs, by LLVM): see `analysis.workgroups.strides`.
+    ``lanes``: the largest number of iterations that a thread runs as lanes of vectors, each with a thread slot. ``max_groups``: the
     largest number of workgroups to dispatch (0: the limit of the device). ``loops``: whether an iteration contains loops. ``bindings``
     (targets without addresses): for each storage buffer of descriptor set 0, the offsets of addresses in the argument block. With one
     offset, the buffer is bound to that allocation, from its first byte on. With several, one buffer holds all these allocations and is
@@ -103,7 +103,7 @@ class TaskInfo:
     places: bool = False
     lanes: GroupSize = 1
     coarsening: GroupSize = 1
-    operations: Count = 0
+    strides: bool = False
     bindings: tuple[tuple[BlockOffset, ...], ...] = ()
     work: Work = field(default_factory=Work)
     source: Annotated[int, Within(-1, 0x7FFFFFFF)] = -1
@@ -176,7 +176,8 @@ class AdstackInfo:
 
     Each concurrent invocation of the task named ``task`` has a thread slot of its own; if ``task`` is None, the serial tasks share one.
     ``slots``: the number of the size that counts the invocations that use the adstack, if the launch may have more. ``claimed``: whether
-    these are the invocations that pass a guard, each of which claims a thread slot, and not the first ones.
+    these are the invocations that pass a guard, each of which claims a thread slot, and not the first ones. ``threads``: the number of
+    threads of a group that share a thread slot, on the CPU, which runs them one after the other.
     """
 
     name: str
@@ -186,6 +187,7 @@ class AdstackInfo:
     task: str | None
     slots: Index | None = None
     claimed: bool = False
+    threads: GroupSize = 1
 
     @property
     def guard(self) -> int | None:
@@ -195,7 +197,7 @@ class AdstackInfo:
     @property
     def words(self) -> int:
         """32-bit words of an entry."""
-        return self.width * self.dtype.size // 4
+        return self.threads * self.width * self.dtype.size // 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Capabilities:
     atomic_f64_minmax: bool = False
     atomic_cas: bool = True
     shared_f32_add: bool = False  # atomic additions of f32 in shared memory
+    shared_int64: bool = False  # atomics of 64-bit integers in shared memory
     buffer_address: bool = False
     subgroup_size: Count = 0
     subgroup_arithmetic: bool = False

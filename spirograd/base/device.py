@@ -250,6 +250,9 @@ class RecordsLoops(Protocol):
     def repeat(self, recorded: object) -> None:
         """See `RecordsWork.repeat`."""
 
+    def entry_of(self, recorded: object) -> NativeEntry:
+        """Return the entry by which compiled code repeats a recorded loop."""
+
 
 @runtime_checkable
 class HasStreams(Protocol):

@@ -66,7 +66,6 @@ class Later:
 
 
 _SPARSE = "sparse fields are made of nodes: `sg.root.pointer(...)`, `.bitmasked(...)`, `.dynamic(...)`"
-_UI = "scenes are not drawn; `sg.GUI` draws in two dimensions, and `field.to_numpy()` can be given to matplotlib or another library"
 _COUNTERS = "hardware counters are not read; use Nsight Compute or a similar tool"
 _QUANT = "quantised and bit-packed types come in a later version"
 _MESH = "meshes come in a later version; keep their connections in fields"
@@ -78,7 +77,6 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 # Reasons by name, for names of the module itself.
 LATER: dict[str, str] = {
     **dict.fromkeys(("sparse",), _SPARSE),
-    **dict.fromkeys(("ui",), _UI),
     **dict.fromkeys(("BitpackedFields",), _QUANT),
     **dict.fromkeys(("Mesh", "MeshBuilder", "MeshInstance", "MeshRelationType", "mesh_local", "mesh_patch_idx"), _MESH),
     **dict.fromkeys(("Texture", "Format"), _TEXTURE),

@@ -10,16 +10,16 @@ from spirograd.base.wording import did_you_mean
 
 class NoAttribute(AttributeError):
     """``what`` has no attribute ``missing``; ``known`` gives the names that it has. The message is computed when it is read, because
-    programs call `hasattr`."""
+    programs call `hasattr`. ``hint``: what to write instead, in place of a similar name."""
 
-    def __init__(self, what: str, missing: str, known: Callable[[], Iterable[str]], kind: str = "attribute") -> None:
+    def __init__(self, what: str, missing: str, known: Callable[[], Iterable[str]], kind: str = "attribute", hint: str = "") -> None:
         super().__init__(name=missing)  # without `obj`: Python then adds no suggestions of its own
-        self._parts = (what, missing, known, kind)
+        self._parts = (what, missing, known, kind, hint)
 
     def __str__(self) -> str:
-        what, missing, known, kind = self._parts
+        what, missing, known, kind, hint = self._parts
         names = [name for name in known() if not name.startswith("_")]
-        hint = did_you_mean(missing, names)
+        hint = hint or did_you_mean(missing, names)
         if kind == "member":
             hint = f"it has {', '.join(names)}" + (f"; {hint}" if hint else "")
         return f"{what} has no {kind} `{missing}`{'; ' if hint else ''}{hint}"

@@ -23,7 +23,8 @@ class CompileOptions:
     """``free_contraction``: with fast math, any product may be contracted with the sum that uses it. ``flush_subnormals``: tasks on the CPU
     take subnormal floats for zeros. ``group_size``: default workgroup size on GPUs (0: the
     generator's choice). ``verify``: check the IR after each pass.
-    ``warn_of_overflow``: overflow checks print a warning instead of raising an error. ``locate_nan``: check gradients step by step for NaN.
+    ``warn_of_overflow``: overflow checks print a warning instead of raising an error. ``locate_nan``: check gradients step by step for NaN;
+    ``locate_infinities``: for infinities, too.
     ``detect_races``: detect races between iterations of a parallel loop (interpreter only). ``unfused_by``: the setting that switches
     fusion off; ``disjoint_by``: the setting that limits it to loops of which none writes memory that another one accesses; "": loops are
     fused wherever that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of adstacks even if the host
@@ -45,6 +46,7 @@ class CompileOptions:
     verify: bool = False
     keep_stages: bool = False
     locate_nan: bool = False
+    locate_infinities: bool = False
     detect_races: bool = False
     unfused_by: str = ""
     disjoint_by: str = ""

@@ -237,11 +237,15 @@ class OwnWrites(Protocol):
     def is_only(self) -> bool:
         """Return whether nothing else keeps track of the writes of the thread."""
 
-    def continues(self) -> bool:
-        """Return what `are_all` does, sooner, where this `is_only`."""
+    @property
+    def end_address(self) -> int:
+        """The address of the tick after the last write, which compiled code changes."""
 
-    def wrote(self, count: int, last: int) -> None:
-        """Record ``count`` writes of the thread, the last at the tick ``last``."""
+    def missed(self, gap: tuple[int, int]) -> None:
+        """Record that another thread took the ticks from the first number of ``gap`` up to the second one."""
+
+    def is_complete(self) -> bool:
+        """Return whether no such ticks are known."""
 
     def are_all(self) -> bool:
         """Return whether no other thread has written since then."""

@@ -101,6 +101,9 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT, CellT, NumberT]):
         """Called before a launch that takes numbers in ``cells``."""
         raise NotImplementedError
 
+    def host_read(self, memory: MemoryT, how: str) -> None:
+        """The host reads all numbers of a field or array, by the method ``how``."""
+
     def nested(self) -> NestedTape:
         """Return a tape for the reverse pass."""
         raise NotImplementedError

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType
+from spirograd.base.launch_cursor import StepKind
 from spirograd.base.records import dataclass
 
 if TYPE_CHECKING:
@@ -107,21 +108,24 @@ class StepRecorder(Protocol):
     def keep_arrays(self) -> None:
         """Check that arrays are the same. Comes before they are taken."""
 
+    def keep_all(self) -> None:
+        """Check that scalars are equal, and arrays the same. Comes before they are taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A recorder of the launches of a call.
 
     ``number``: the epoch, read before anything else; ``arguments``: the number of arguments; ``steps``: records how they are checked and
-    packed; ``result``: makes the result of the call from the values that the kernel returns. ``last_write``: for launches of an open tape,
-    which are valid while nothing but this tape suspends launches: the tick after the writes of each launch is set there, under "".
+    packed; ``result``: makes the result of the call from the values that the kernel returns. ``step``: for launches of an open tape that
+    follows a sequence, which are valid while nothing but this tape suspends launches.
     """
 
     number: int
     arguments: int
     steps: Callable[[StepRecorder], None]
     result: Callable[[tuple[Scalar, ...]], object] | None = None
-    last_write: dict[str, int] | None = None
+    step: StepKind | None = None
 
 
 class NotPrepared(Exception):

@@ -207,6 +207,10 @@ def adaptive_arch_select(arch: str | Sequence[str] | None, enable_fallback: bool
     return next((name for name in wanted if is_arch_supported(name)), api.cpu)
 
 
+def check_ggui_availability() -> None:
+    """Do nothing: windows and scenes work everywhere."""
+
+
 def rgb_to_hex(color: Iterable[ArrayLike]) -> Array | np.int32:
     """Return the colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
     red, green, blue = (np.clip(np.asarray(c) * 255, 0, 255).astype(np.int32) for c in color)

@@ -131,7 +131,7 @@ def _without() -> bool:
 CORE: dict[str, object] = {
     **{f"with_{arch}": _with(arch) for arch in ("vulkan", "cuda", "metal", "amdgpu")},
     **dict.fromkeys(("with_opengl", "with_dx11", "with_dx12"), _without),
-    "GGUI_AVAILABLE": False,
+    "GGUI_AVAILABLE": True,
     **dict.fromkeys(("DataType", "DataTypeCxx"), DType),
     "SNodeType": SNodeType,
     "SNodeGradType": SNodeGradType,

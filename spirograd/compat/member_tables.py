@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import spirograd
-from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
+from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types, ui
 from spirograd.algorithms import in_kernels
 from spirograd.base import later
-from spirograd.compat import facade, internals, launch_graphs, log_functions, old_names
+from spirograd.compat import facade, internals, launch_graphs, linear_solvers, log_functions, old_names
 from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType, VectorType
 from spirograd.lang.data.axes import axes
@@ -25,6 +25,7 @@ from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.func import Func, func, pyfunc, real_func
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
+from spirograd.ui import camera
 
 Names = dict[str, object]
 
@@ -76,6 +77,7 @@ def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     facade.RUNTIME.clear()
 
 
+_PICTURE_WINDOW: Names = {**several(tools, "GUI"), **several(facade, "hex_to_rgb rgb_to_hex")}
 ARCHS: Names = {
     **several(api, "cpu x64 arm64 vulkan metal cuda amdgpu gpu"),
     **dict.fromkeys(("opengl", "gles", "dx11", "dx12"), api.vulkan),
@@ -168,7 +170,7 @@ MODULES: dict[str, Names] = {
     "types.ndarray_type": {"NdarrayType": NdarrayType, "ndarray": types.ndarray, "NDArray": types.NDArray},
     "ad": public(ad),
     "algorithms": public(algorithms) | several(in_kernels, in_kernels.NAMES),
-    "linalg": public(linalg),
+    "linalg": {**public(linalg), "SparseSolver": linear_solvers.SparseSolver},
     "aot": {},
     **{f"{path}simt": several(simt, "Tile16x16 Tile32x32") for path in ("", "lang.")},
     **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in ("block", "grid", "subgroup", "warp")},
@@ -181,6 +183,15 @@ MODULES: dict[str, Names] = {
     "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph_statements),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
+    "ui": public(ui) | _PICTURE_WINDOW | several(facade, "check_ggui_availability"),
+    "ui.gui": _PICTURE_WINDOW,
+    "ui.window": several(ui, "Window"),
+    "ui.canvas": several(ui, "Canvas"),
+    "ui.scene": several(ui, "Scene"),
+    "ui.camera": several(ui, "Camera"),
+    "ui.imgui": several(ui, "Gui"),
+    "ui.constants": {name: value for name, value in public(ui).items() if name.isupper()},
+    "ui.utils": several(camera, "euler_to_vec vec_to_euler"),
     "experimental": {"real_func": old_names.experimental_real_func},
     "types.quant": {name: later.Declared(f"types.quant.{name}", later.LATER_TYPES["quant"]) for name in ("int", "fixed", "float")},
     "_lib": {},
@@ -195,7 +206,7 @@ MODULES: dict[str, Names] = {
 
 # Reasons by missing module: any name can be imported from these modules, and raises an error when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("ui sparse"),
+    **several_later("sparse"),
     "interop": "pass arrays of NumPy and torch to kernels directly",
 }
 

@@ -53,6 +53,7 @@ _ROWS = (
         'Kernel argument "{name}" is immutable in the kernel. If you want to change its value, please create a new variable.',
     ),
     # --- statements ---
+    (r"into which an assignment copies no elements", "Invalid constant scalar data type"),
     (r"`break` cannot leave a parallel loop", "Cannot break in the outermost loop"),
     (r"a parallel loop cannot return from the kernel", "Return inside non-static if/for is not supported"),
     (r"`else` of a `(?P<loop>for|while)` loop is not supported", "'else' clause for '{loop}' not supported in {library} kernels"),

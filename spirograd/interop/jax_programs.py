@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from spirograd.ad.memory_keys import FieldOrArray
 from spirograd.ad.program_runs import ProgramRuns, Run, Static
+from spirograd.base.arrays import Array
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
+from spirograd.base.records import dataclass
 from spirograd.interop import arrays_of_numpy
 from spirograd.interop.jax_kernels import JaxCall, JaxDifferentiable
 from spirograd.interop.jax_primitives import alike, primitives
@@ -17,7 +21,21 @@ from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
 from spirograd.lang.data.ndarray import Ndarray
 
 if TYPE_CHECKING:
-    from jax import Array
+    import jax
+
+
+@dataclass(slots=True, eq=False)
+class _LastCall:
+    """A call. ``values``: copies of its inputs, because XLA uses their memory again; ``run``: None if it has no tape; ``has_gradient``:
+    whether a gradient followed."""
+
+    values: Sequence[Array]
+    run: Run | None = None
+    has_gradient: bool = False
+
+    def has_values(self, others: Sequence[Array]) -> bool:
+        """Return whether ``others`` are the same values, bit by bit."""
+        return all(mine.tobytes() == other.tobytes() for mine, other in zip(self.values, others))
 
 
 class JaxProgram(JaxDifferentiable):
@@ -30,8 +48,10 @@ class JaxProgram(JaxDifferentiable):
         self.inputs = [f"input_{k}" for k in range(len(runs.inputs.leaves))]
         self.outputs = {f"output_{k}": leaf for k, leaf in enumerate(runs.outputs.leaves)}
         self.results = tuple(self.outputs)
+        self._last: _LastCall | None = None
+        self._gradients_follow = False  # whether a gradient came after a call with the same values
 
-    def __call__(self, *values: object) -> Sequence[Array]:
+    def __call__(self, *values: object) -> Sequence[jax.Array]:
         """Return the outputs for these inputs."""
         import jax
 
@@ -39,10 +59,10 @@ class JaxProgram(JaxDifferentiable):
         shapes = tuple((*leaf.shape, *leaf.element_shape) for leaf in self._runs.outputs.leaves)
         dtypes = tuple(self._held(leaf) for leaf in self._runs.outputs.leaves)
         call = JaxCall(self, (), tuple(self.inputs), shapes, dtypes)
-        results: Sequence[Array] = primitives()["launch"].bind(*alike(jax, arrays), call=call, wanted=(), along=())
+        results: Sequence[jax.Array] = primitives()["launch"].bind(*alike(jax, arrays), call=call, wanted=(), along=())
         return results
 
-    def _argument(self, k: int, leaf: FieldOrArray, value: object) -> Array:
+    def _argument(self, k: int, leaf: FieldOrArray, value: object) -> jax.Array:
         """Return the value of an input in the type and shape of its memory."""
         import jax
 
@@ -50,7 +70,7 @@ class JaxProgram(JaxDifferentiable):
         shape = (*leaf.shape, *leaf.element_shape)
         if array.shape != shape and not (array.size == 1 and all(n == 1 for n in shape)):
             raise SpirogradRuntimeTypeError(f"{self.label}: input {k} has shape {shape}, got an array of shape {array.shape}")
-        reshaped: Array = array.reshape(shape)
+        reshaped: jax.Array = array.reshape(shape)
         return reshaped
 
     def _held(self, leaf: FieldOrArray) -> str:
@@ -80,16 +100,14 @@ class JaxProgram(JaxDifferentiable):
             values, zeros = call.split(given)
             check_aliases(zeros, results)
             with runs.exclusive():
-                runs.run(values, load, self._static)
+                self._launch(values)
                 _store(outputs, results)
             return
         if kind == "gradient":
             values, _, adjoints, zeros = call.split(given, len(outputs), len(wanted))
             check_aliases([*adjoints, *zeros], results)
             with runs.exclusive():
-                # XLA's memory is its own again after the call, so the gradient runs the program once more.
-                run: Run = runs.record(values, load, self._static)
-                runs.gradient(run, adjoints, load)
+                runs.gradient(self._recorded(values), adjoints, load)
                 _store([leaf.grad for leaf in self._named(wanted)], results[len(outputs) :])
             return
         values, _, adjoints, directions = call.split(given, len(outputs) if kind == "hessian" else 0, len(along))
@@ -102,9 +120,40 @@ class JaxProgram(JaxDifferentiable):
         with runs.second(values, every, adjoints, load, self._static):
             _store([leaf.grad.dual for leaf in self._named(wanted)], results)
 
+    def _launch(self, values: Sequence[Buffer]) -> None:
+        """Run the program, with a tape if gradients have followed on calls so far."""
+        if self._last is not None and self._last.run is not None and not self._last.has_gradient:
+            self._gradients_follow = False
+        copies = _copies(values)
+        self._last = None if copies is None else _LastCall(copies)
+        if self._last is None or not self._gradients_follow:
+            self._runs.run(values, load, self._static)
+        else:
+            self._last.run = self._runs.record(self._last.values, arrays_of_numpy.load, self._static)
+
+    def _recorded(self, values: Sequence[Buffer]) -> Run:
+        """Return the run with these values: that of the last call if it had the same, else a new one."""
+        copies, last = _copies(values), self._last
+        if copies is None:
+            return self._runs.record(values, load, self._static)
+        if last is not None and last.has_values(copies):
+            self._gradients_follow = last.has_gradient = True
+            if last.run is not None and self._runs.is_last(last.run):
+                return last.run
+        self._last = last = _LastCall(copies, has_gradient=True)
+        last.run = self._runs.record(copies, arrays_of_numpy.load, self._static)
+        return last.run
+
     def _named(self, names: Sequence[str]) -> list[FieldOrArray]:
         memory = dict(zip(self.inputs, self._runs.inputs.leaves))
         return [memory[name] for name in names]
+
+
+def _copies(values: Sequence[Buffer]) -> list[Array] | None:
+    """Return copies of buffers; None if one is not in memory of the host."""
+    if not all(isinstance(value, HostBuffer) for value in values):
+        return None
+    return [np.array(value) for value in values]
 
 
 def load(memory: FieldOrArray, value: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spirograd.ad.memory_keys import numbers_of
 from spirograd.ad.program_memory import Tree
 from spirograd.ad.program_runs import ProgramRuns, Static, same_arguments
 from spirograd.base.errors import SpirogradTypeError
@@ -40,9 +41,10 @@ def program(
 ) -> Program:
     """Make of ``function``, which launches kernels, one differentiable function: ``f = program(simulate, inputs=[x], outputs=loss)``.
 
-    ``inputs``, ``outputs``: fields and ndarrays with gradients, or lists, tuples and dicts of them. A call takes values in the form of
-    ``inputs``: one argument for each entry of a list; for a dict, by position or by name. It sets the memory of the inputs, clears the
-    outputs, calls ``function``, and returns copies of the outputs in their form. Other named arguments go to ``function`` as they are.
+    ``inputs``, ``outputs``: fields and ndarrays with gradients, or lists, tuples and dicts of them; a field of structs is a dict of its
+    members. A call takes values in the form of ``inputs``: one argument for each entry of a list; for a dict, by position or by name. It
+    sets the memory of the inputs, clears the outputs, calls ``function``, and returns copies of the outputs in their form. Other named
+    arguments go to ``function`` as they are.
 
     ``state``: other memory whose contents the function uses and changes; each call finds what the first one found. Everything else that
     the function writes, it must set before it reads: the first call with each set of other arguments runs the function again, on other
@@ -69,9 +71,15 @@ class Program(NearNames):
             tree.check_gradients()
         self.names = list(given) if isinstance(given, Mapping) else None
         self.count = len(given)
+        self._is_alone = not isinstance(inputs, (Mapping, list, tuple))  # one field or ndarray, in no list
         self.runs = ProgramRuns(function, *trees, check, options)
         self._operators: list[tuple[Static, Operator]] = []
         self._functions: list[tuple[Static, Operator]] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.runs.name
 
     def __repr__(self) -> str:
         inputs, outputs = self.runs.inputs.leaves, self.runs.outputs.leaves
@@ -103,11 +111,13 @@ class Program(NearNames):
         return outputs, pullback
 
     def value_and_grad(self, *args: object, **kwargs: object) -> tuple[Results, Results]:
-        """Return the output, one number, and the gradients of the inputs. For one input, its gradient alone."""
+        """Return the output, one number, and the gradients of the inputs, in the form of ``inputs``.
+
+        The output of a batch is one number for each environment; inputs of the batch get the gradients of the environments."""
         self._one_output("value_and_grad")
         value, pullback = self.vjp(*args, **kwargs)
         gradients = pullback(self.runs.outputs.like([1.0]))
-        return value, gradients[0] if self.count == 1 and isinstance(gradients, list) else gradients
+        return value, gradients[0] if self._is_alone else gradients
 
     def jvp(self, values: Sequence[object] | Mapping[str, object], tangents: object, **static: object) -> tuple[Results, Results]:
         """Return the outputs at ``values``, and their derivatives along ``tangents``, both in the form of the inputs."""
@@ -167,7 +177,7 @@ class Program(NearNames):
 
     def _one_output(self, what: str) -> None:
         leaves = self.runs.outputs.leaves
-        if len(leaves) != 1 or int(np.prod((*leaves[0].shape, *leaves[0].element_shape))) != 1:
+        if len(leaves) != 1 or numbers_of(leaves[0]) != 1:
             raise SpirogradTypeError(f"`{what}` is for programs with one number as output: `{self.runs.name}` has others; use `vjp`")
 
     def _results(self, role: str) -> object:

@@ -23,7 +23,7 @@ from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_races import Iteration, wait_together
 from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, LOOPS_ENTERED, Compiler, Env, Step
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import AdstackRef, Op, Region
 
 # The operation at which an invocation waits, and its operands: the value and the lane number of a read; the value and 0 of a ballot; the
 # operands and 0 of an operation on a tile; the value and 0 of a reduction or a scan; None and the mask of its lanes of a barrier of a
@@ -50,6 +50,7 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
     t = op.args[0].type
     assert isinstance(t, DType)
     convert, size = t.np.type, op.attr.group_size
+    adstacks = [c.adstack(ref) for ref in dict.fromkeys(i.attr for i in op.regions[0].walk() if isinstance(i.attr, AdstackRef))]
     sites = {inner: c.fault(_divergence(inner)) for inner in op.regions[0].walk() if inner.code in _OF_ALL}
 
     def step(env: Env) -> None:
@@ -63,6 +64,8 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
                 own[index] = convert(i)
                 own[ITERATION] = Iteration(first, (i,), number, *divmod(number, c.lanes))
                 own[LOOPS_ENTERED] = []
+                for adstack in adstacks:
+                    own[adstack] = {}
                 group.add(own, _run(body, own))
             group.run(env)
 

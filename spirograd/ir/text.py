@@ -61,6 +61,8 @@ _ENUM_BY_NAME: dict[str, type[Enum]] = {cls.__name__: cls for cls in _ENUMS}
 _NAMES: dict[str, object] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Fields of dataclasses that the text omits unless locations are requested.
 _LOC_FIELDS = frozenset(("loc",))
+_LOCATION = re.compile(r"loc\d+")  # The names of locations.
+_UNDEFINED = "%?"  # An operand that is not defined above. That is a defect, but the text shows where.
 
 
 class IRSyntaxError(ValueError):
@@ -80,16 +82,21 @@ def type_text(t: Type) -> str:
 
 
 class _Printer:
-    """A printer, which numbers values in order of definition, and names memory after its references."""
+    """A printer, which numbers values in order of definition, and names memory after its references. Large kernels have 100,000 operations,
+    whose text is a key of caches: so each is printed with few calls.
+
+    ``names``: of values. ``written``: the text of references and locations by identity, for objects that the kernel holds, because hashing
+    these is slow. ``locations``: the names of locations, by text.
+    """
 
     def __init__(self, kernel: Kernel, locs: bool) -> None:
         self.kernel = kernel
         self.locs = locs
-        self.numbers: dict[Op, int] = {}
+        self.names: dict[Op, str] = {}
         self.refs: dict[Ref, str] = {}
-        self.written: dict[
-            int, str
-        ] = {}  # The text of references by identity, for objects that the kernel holds, because hashing a reference is slow.
+        self.written: dict[int, str] = {}
+        self.locations: dict[str, str] = {}
+        self.types: dict[Type, str] = {}
         self.lines: list[str] = []
         self.locs_of_lines: dict[int, Loc | None] = {0: kernel.loc}
 
@@ -109,7 +116,8 @@ class _Printer:
         self.lines.append("{")
         self.region(kernel.body, 1)
         self.lines.append("}")
-        return "\n".join(self.lines) + "\n"
+        # Locations are known once everything is printed, and stand before what refers to them.
+        return "\n".join([*(f"loc {name} = {text}" for text, name in self.locations.items()), *self.lines]) + "\n"
 
     def name_refs(self) -> None:
         """Give every reference a unique name that is a Python identifier."""
@@ -128,6 +136,7 @@ class _Printer:
                 stem = "_" + stem
             role = getattr(ref, "role", "primal")
             stem += "" if role == "primal" else f"_{role}"
+            stem += "_" if self.locs and _LOCATION.fullmatch(stem) else ""
             name, count = stem, 1
             while name in taken:
                 count += 1
@@ -137,22 +146,35 @@ class _Printer:
         self.written = {number: self.refs[ref] for number, ref in seen.items()}
 
     def region(self, region: Region, depth: int) -> None:
+        pad, names, lines, locs_of_lines = "  " * depth, self.names, self.lines, self.locs_of_lines
+        name_of, text_of, type_text, locs = names.get, self.written.get, self.types.get, self.locs
         for op in region.ops:
-            self.operation(op, depth)
+            attr, args, kind = op.attr, op.args, op.type
+            head = op.code.name
+            if attr is not None:
+                head = f"{head}[{text_of(id(attr)) or self.expression(attr)}]"
+            head = f"{head}({', '.join([name_of(a) or _UNDEFINED for a in args])})"
+            if kind is not VOID:
+                head = f"{head} : {type_text(kind) or self.type(kind)}"
+            if locs and op.loc is not None:
+                head = f"{head} @ {text_of(id(op.loc)) or self.expression(op.loc)}"
+            locs_of_lines[len(lines)] = op.loc
+            if op.regions:
+                self.regions(op, head, depth)
+            elif kind is VOID or kind == ():
+                lines.append(pad + head)
+            else:
+                name = name_of(op) or self.define(op)
+                lines.append(f"{pad}{name} = {head}")
 
-    def operation(self, op: Op, depth: int) -> None:
+    def type(self, kind: Type) -> str:
+        text = self.types[kind] = type_text(kind)
+        return text
+
+    def regions(self, op: Op, head: str, depth: int) -> None:
+        """Print an operation with regions. These come before the number of the result, which is defined only after them."""
         pad = "  " * depth
-        head = op.code.name
-        if op.attr is not None:
-            head += f"[{self.written.get(id(op.attr)) or self.expression(op.attr)}]"
-        head += "(" + ", ".join([self.value(a) for a in op.args]) + ")"
-        if op.type is not VOID:
-            head += f" : {type_text(op.type)}"
-        if self.locs:
-            head += self.location(op.loc)
-        # Regions come before the number of the result: it is defined only after them.
         start = len(self.lines)
-        self.locs_of_lines[start] = op.loc
         self.lines.append("")
         for k, region in enumerate(op.regions):
             params = ", ".join(map(self.parameter, region.params))
@@ -162,8 +184,7 @@ class _Printer:
             else:
                 self.lines.append(pad + "}" + opening)
             self.region(region, depth + 1)
-        if op.regions:
-            self.lines.append(pad + "}")
+        self.lines.append(pad + "}")
         named = op.type is not VOID and op.type != ()
         self.lines[start] = pad + (f"{self.define(op)} = " if named else "") + head
 
@@ -173,13 +194,7 @@ class _Printer:
         return f"{self.define(param)}: {type_text(param.type)}{name}"
 
     def define(self, op: Op) -> str:
-        self.numbers.setdefault(op, len(self.numbers))
-        return f"%{self.numbers[op]}"
-
-    def value(self, op: Op) -> str:
-        """Return the name of an operand, or ``%?`` if it is not defined above. That is a defect, but the text shows where."""
-        number = self.numbers.get(op)
-        return "%?" if number is None else f"%{number}"
+        return self.names.setdefault(op, f"%{len(self.names)}")
 
     def location(self, loc: Loc | None) -> str:
         return f" @ {self.expression(loc)}" if self.locs and loc is not None else ""
@@ -198,10 +213,11 @@ class _Printer:
             return str(value)
         if isinstance(value, tuple):
             return "(" + ", ".join([self.expression(x) for x in value]) + ("," if len(value) == 1 else "") + ")"
-        if isinstance(value, Loc):  # Many locations share the calls that they were inlined in.
+        if isinstance(value, Loc):  # Many operations share a location, and many locations the calls that they were inlined in.
             written = self.written.get(id(value))
             if written is None:
-                written = self.written[id(value)] = self.construct(value)
+                text = self.construct(value)
+                written = self.written[id(value)] = self.locations.setdefault(text, f"loc{len(self.locations)}")
             return written
         if isinstance(value, _CLASSES):
             return self.construct(value)
@@ -393,7 +409,7 @@ class _Parser:
     def location(self, line: _Line) -> Loc | None:
         if not line.take("@"):
             return None
-        loc = self.construct(line)
+        loc = self.names.get(line.match(_NAME, "a location")) if _LOCATION.match(line.text, line.at) else self.construct(line)
         if not isinstance(loc, Loc):
             line.fail("expected a Loc")
         return loc
@@ -426,6 +442,10 @@ class _Parser:
 
     def kernel(self) -> Kernel:
         line = self.line()
+        while line.take("loc "):
+            self.declared(line, Loc, "Loc")
+            self.finish(line)
+            line = self.line()
         line.expect("kernel")
         name = line.string()
         loc = self.location(line)
@@ -466,14 +486,7 @@ class _Parser:
                 line.fail("expected a ScalarArg or an ArrayArg")
             arguments.append(argument)
         elif word == "ref":
-            name = line.match(_NAME, "a name")
-            line.expect("=")
-            ref = self.construct(line)
-            if not isinstance(ref, REFS):
-                line.fail("expected a memory reference")
-            if name in self.names or name in _CLASS_BY_NAME:
-                line.fail(f"{name} is already declared")
-            self.names[name] = ref
+            self.declared(line, REFS, "memory reference")
         elif word == "return":
             ref = self.names.get(line.match(_NAME, "a name"))
             if not isinstance(ref, TempRef):
@@ -481,6 +494,17 @@ class _Parser:
             returns.append(ref)
         else:
             line.fail(f"{word} is not arg, ref or return")
+
+    def declared(self, line: _Line, cls: type | tuple[type, ...], what: str) -> None:
+        """Declare a name for what stands after it, an instance of ``cls``."""
+        name = line.match(_NAME, "a name")
+        line.expect("=")
+        value = self.construct(line)
+        if not isinstance(value, cls):
+            line.fail(f"expected a {what}")
+        if name in self.names or name in _CLASS_BY_NAME:
+            line.fail(f"{name} is already declared")
+        self.names[name] = value
 
     def region(self, params: tuple[Op, ...]) -> tuple[Region, _Line]:
         """Parse operations up to the closing brace. Return the region, and the line of that brace with the cursor after it."""

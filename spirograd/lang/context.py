@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from spirograd.base import validity
-from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.lang.language_options import LanguageOptions
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation
     from spirograd.base.recorder import Recorder
     from spirograd.ir.nodes import Op
+    from spirograd.lang.data.batches import Batch
     from spirograd.lang.data.ndarray import Ndarray
     from spirograd.lang.data.nodes import SNode
     from spirograd.lang.data.scalar_field import ScalarField
@@ -52,6 +53,7 @@ class _Scope(threading.local):
     trace: Trace | None = None
     recorder: ProgramRecorder | None = None
     watched = False  # Whether there is one of these.
+    batch: Batch | None = None
 
 
 class Trace:
@@ -65,6 +67,7 @@ class Trace:
         self.tiles = False  # Whether it has tiles, whose slices may exceed the memory.
         self.stops = False  # Whether it has markers of `stop_grad` of memory.
         self.guards = 0  # The number of run-time conditions around the traced code: branches, and loops that may have no iteration.
+        self.loop_indices: dict[Op, tuple[str, int, int]] = {}  # Indices of loops over fields -> the field, the first and the last one.
         self.warnings: dict[Hashable, str] = {}  # Warnings for the user once tracing is complete, by subject.
 
     def warn(self, about: Hashable, text: str) -> None:
@@ -154,6 +157,24 @@ def set_recorder(new: ProgramRecorder | None) -> ProgramRecorder | None:
     _scope.watched = new is not None or _scope.trace is not None
     _set_suspended(before is not None, new is not None)
     return before
+
+
+def batch() -> Batch | None:
+    """Return the batch that new fields of this thread belong to, or None."""
+    return _scope.batch
+
+
+def set_batch(new: Batch | None) -> Batch | None:
+    """Make ``new`` the batch that new fields of this thread belong to; return the previous one."""
+    before, _scope.batch = _scope.batch, new
+    return before
+
+
+def refuse_batch(problem: str, instead: str) -> None:
+    """Raise SpirogradUnsupportedError in a block ``with sg.batch(n):``."""
+    if _scope.batch is not None:
+        hint = f"make a field of the batch by {instead}, and memory that all environments share outside of the block"
+        raise SpirogradUnsupportedError(problem, None, hint)
 
 
 def fields_have_memory() -> None:

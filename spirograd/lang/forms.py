@@ -156,6 +156,11 @@ def get_addr(memory: object, index: object) -> Any:
     _only_in_kernels("get_addr")
 
 
+def environment() -> int:
+    """Return the number of the environment, from 0, in a kernel that uses fields of a batch."""
+    _only_in_kernels("sg.batch.index")
+
+
 ATOMICS: dict[object, str] = {
     atomic_add: "add",
     atomic_sub: "sub",

@@ -14,7 +14,7 @@ from spirograd.lang.context import current_trace
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
-from spirograd.lang.traced_numbers import plain
+from spirograd.lang.traced_numbers import TracedNumber
 
 if TYPE_CHECKING:
     from spirograd.lang.data.host_scope import Indexed
@@ -57,11 +57,11 @@ def cache_read_only(*fields: object) -> None:
 def _without_history(x: object) -> object:
     """Return a value of Python without the history of its numbers on a tape."""
     if isinstance(x, Matrix):
-        return make([plain(entry) for entry in x.entries], x.shape)
+        return make([entry.stopped() if isinstance(entry, TracedNumber) else entry for entry in x.entries], x.shape)
     if isinstance(x, Struct):
         for name, member in x.entries.items():
             x = x.with_member(name, _without_history(member))
-    return plain(x)
+    return x.stopped() if isinstance(x, TracedNumber) else x
 
 
 def stop_grad(x: T) -> T:

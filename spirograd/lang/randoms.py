@@ -38,6 +38,14 @@ def stream_key(seed: Value, task: int) -> Value:
     return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
 
 
+def seed_of_environment(seed: Value, environment: Value) -> Value:
+    """Return the seed of an environment of a batch: that of the launch, and the number of the environment, whose bits are mixed as at the
+    end of MurmurHash3 (A. Appleby). Each number gives other bits."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        environment = scalar.emit(ir.mul, environment ^ (environment >> shift), scalar.constant(factor, u32), attr="wrap")
+    return seed ^ environment ^ (environment >> 16)
+
+
 def uniform(t: DType, counter: Value, key: Value, index: Value) -> Value:
     """Return floats in [0, 1), multiples of 2**-11 (f16), 2**-24 (f32) or 2**-53 (f64); integers over their whole range; u1 a coin."""
     a, b, _ = _pcg3d(index, counter, key)

@@ -347,10 +347,15 @@ def fitting(x: Scalar, t: DType) -> Value:
 
 
 def _fold(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
-    """Compute arithmetic on two compile-time numbers as Python does."""
+    """Compute arithmetic on two compile-time numbers as Python does; on floats where Python has no result, as NumPy does, which warns: the
+    quotient by zero is infinite or NaN."""
     try:
         return function(a, b)
-    except (ZeroDivisionError, OverflowError, ValueError) as error:
+    except (ZeroDivisionError, OverflowError) as error:
+        if not isinstance(a, float) and not isinstance(b, float) and function is not operator.truediv:
+            raise type_error(f"constant expression: {error}") from None
+        return float(function(np.float64(a), np.float64(b)))
+    except ValueError as error:
         raise type_error(f"constant expression: {error}") from None
 
 

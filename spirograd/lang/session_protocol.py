@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spirograd.base.arguments import Plan
+from spirograd.base.arguments import Plan, PreparesLaunches
 from spirograd.base.caps import Capabilities
 from spirograd.base.device import CallsNatively, Device, SharesMemory
 from spirograd.base.dtypes import DType
@@ -62,8 +62,8 @@ class Options(Protocol):
 class LoopPlanner(Protocol):
     """Repeats loops on the device: `runtime.device_loops.DeviceLoops`."""
 
-    def run(self, plan: Callable[[PlannedLoop], None]) -> bool:
-        """Have the device repeat what ``plan`` plans. Returns whether it did."""
+    def run(self, plan: Callable[[PlannedLoop], None]) -> PreparesLaunches | None:
+        """Have the device repeat what ``plan`` plans. Return the loop; None if the device does not repeat it."""
 
 
 class PlannedLoop(Protocol):

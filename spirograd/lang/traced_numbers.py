@@ -41,13 +41,15 @@ _HINT = "compute with it as it is, by operators and functions of `sg`; `sg.stop_
 class NumberRecord:
     """The numbers of a recorder, in the order of their computation.
 
-    ``open``: whether it still records. ``refusal``: why they cannot be used, if they cannot.
+    ``open``: whether it still records. ``refusal``: why they cannot be used, if they cannot. ``ends``: the uses that ended the history of
+    some, each with the line that read the number.
     """
 
     def __init__(self, refusal: str = "") -> None:
         self.open = True
         self.refusal = refusal
         self.numbers: list[TracedNumber] = []
+        self.ends: dict[tuple[Loc | None, str], None] = {}
         self._next = 0  # The numbers before it have not propagated their adjoints.
 
     def begin(self) -> None:
@@ -131,11 +133,18 @@ class TracedNumber:
     def left(self, how: str) -> float:
         """Return the plain number for a use that ends its history, and warn the user, once for each line."""
         if self.is_open:
+            self.record.ends[self.loc, how] = None
             session, about = context.session(), ("traced number", str(self.loc))
             if session.broken_chains != "ignore" and about not in session.warned:
                 session.warned.add(about)
                 problem = f"a number that Python read from memory with a gradient becomes {how}: no gradient flows back through that"
                 logger.warning(render(problem, self.loc, _HINT))
+        return self.value
+
+    def stopped(self) -> float:
+        """Return the plain number, on purpose."""
+        if self.is_open:
+            self.record.ends[self.loc, "a constant by `stop_grad`, on purpose"] = None
         return self.value
 
     def refuse(self, where: str) -> float:

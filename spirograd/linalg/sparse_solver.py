@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
+from spirograd.base.tracebacks import user_location
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
@@ -37,6 +39,8 @@ class SparseSolver(NearNames):
     names. Factors are computed in f64.
     """
 
+    reads_lower_triangle = False  # whether "LLT" and "LDLT" take the lower triangle of a matrix that is not symmetric, with a warning
+
     def __init__(self, dtype: object = f32, solver_type: str = "LLT", ordering: str = "AMD") -> None:
         self.dtype = float_type(dtype, "a SparseSolver")
         for name, value, known in (("solver_type", solver_type, _TYPES), ("ordering", ordering, tuple(_ORDERINGS))):
@@ -47,6 +51,7 @@ class SparseSolver(NearNames):
         self._entries: StoredEntries | None = None  # for a matrix with gradients
         self._analyzed: tuple[int, int] | None = None
         self._failure = ""
+        self._warned = False
 
     @property
     def _is_symmetric(self) -> bool:
@@ -68,7 +73,9 @@ class SparseSolver(NearNames):
             raise SpirogradValueError(f"a pattern of shape {self._analyzed} was analysed, the matrix has shape {sparse_matrix.shape}")
         held = sparse_matrix.to_scipy().astype(np.float64).tocsc()
         if self._is_symmetric:
-            held = _symmetric(held, self.dtype, self.solver_type)
+            held, asymmetry = _mirrored(held, self.dtype)
+            if asymmetry:
+                self._report_asymmetry(asymmetry)
         self._factors, self._failure = None, ""
         self._entries = sparse_matrix.entries() if sparse_matrix.has_grad() else None
         if not np.isfinite(held.data).all():
@@ -88,6 +95,16 @@ class SparseSolver(NearNames):
             self._failure = 'the matrix is not positive definite: use solver_type="LDLT" or "LU"'
             return
         self._factors = factors
+
+    def _report_asymmetry(self, asymmetry: float) -> None:
+        """Raise SpirogradValueError for a matrix that is not symmetric, or warn of the first one if the lower triangle is to be used."""
+        problem = f"{self.solver_type} takes symmetric matrices: entries across the diagonal differ by up to {asymmetry:g}"
+        if not self.reads_lower_triangle:
+            raise SpirogradValueError(render(problem, None, 'use solver_type="LU"'))
+        if not self._warned:
+            self._warned = True
+            at, text = user_location(), f'{problem}; only the lower triangle is used. solver_type="LU" uses both'
+            warnings.warn_explicit(text, RuntimeWarning, at.file if at else "", at.line if at else 0)
 
     def compute(self, sparse_matrix: SparseMatrix) -> None:
         """`analyze_pattern`, then `factorize`."""
@@ -198,8 +215,9 @@ class _Solution:
         self._entries.add_gradient(flow)
 
 
-def _symmetric(held: csc_array, dtype: DType, solver_type: str) -> csc_array:
-    """Return the symmetric matrix of the lower triangle of ``held``, which may differ from ``held`` by rounding."""
+def _mirrored(held: csc_array, dtype: DType) -> tuple[csc_array, float]:
+    """Return the symmetric matrix of the lower triangle of ``held``, and by how much entries of ``held`` differ across its diagonal: 0 for
+    rounding, and if there are none above it."""
     sparse = scipy_module("sparse")
     lower = sparse.tril(held, format="csc")
     mirrored = (lower + sparse.tril(held, -1, format="csc").T).tocsc()
@@ -208,6 +226,5 @@ def _symmetric(held: csc_array, dtype: DType, solver_type: str) -> csc_array:
         largest = abs(held).max()
         asymmetry = abs(held - held.T).max()
         if asymmetry > np.sqrt(np.finfo(dtype.np).eps) * largest:
-            problem = f"{solver_type} takes symmetric matrices: entries across the diagonal differ by up to {asymmetry:g}"
-            raise SpirogradValueError(render(problem, None, 'use solver_type="LU"'))
-    return mirrored
+            return mirrored, float(asymmetry)
+    return mirrored, 0.0

@@ -45,14 +45,15 @@ _MODULE, _MODULES = 250, 16
 # with 96 registers requested and 0.68 ms without, detection of contacts, of 20,264 operations, 0.607 ms with 128 and 0.545 ms without.
 _FEW_REGISTERS = 8192
 # The registers of an invocation whose loads overlap: the assembler takes some 32 otherwise, and n-body, 65,536 bodies on an H200, takes
-# 3.57 ms in place of 2.45. In workgroups of a subgroup, of which few fit on a multiprocessor, fewer registers are better: a line search of
-# Genesis 0.45 ms with 96, 0.52 with 115; and too many for other tasks: factors by tiles 0.50 ms with at most 128, 0.68 with 139. With 64,
-# these take 0.46 ms, but factors by larger tiles 0.43 in place of 0.34.
-_OVERLAPPING, _SUBGROUP = 128, 96
+# 3.57 ms in place of 2.45. Of workgroups of a subgroup, 32 fit on a multiprocessor, and all with 64 registers: sweeps over the links of an
+# arm take 36, 57, 60, 90 and 32 us with 64, and 40, 60, 64, 127 and 37 us with 93 to 100 registers. Factors by tiles, whose entries lie in
+# registers of the lanes, take 0.34 ms with 128, 0.43 with 64.
+_OVERLAPPING, _SUBGROUP = 128, 64
 # Operations that lanes run together, and how often a body with them is unrolled. LLVM does so only if no iterations are left over, and
 # warns otherwise.
 _UNROLL_TOGETHER = 8
 _TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
+_EXCHANGES = frozenset((ops.subgroup_shuffle, ops.subgroup_read))
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are reserved for arguments that it adds.
 _ARGUMENT_BYTES = 4032
@@ -236,9 +237,10 @@ def _registers(task: Region, size: int, subgroup: int) -> int:
     if sum(op.code not in (ops.const, ops.slot) for op in task.walk()) > _FEW_REGISTERS:
         return 0
     overlapping = _reads_in_loops(task)
-    if size > subgroup or any(op.type is f64 or op.code is ops.matrix_product for op in task.walk()):
+    if size > subgroup or any(op.code is ops.matrix_product or (op.code.effect == "read" and op.type is f64) for op in task.walk()):
         return _OVERLAPPING if overlapping else 0
-    return _SUBGROUP if overlapping else _OVERLAPPING
+    in_lanes = not overlapping and any(op.code in _EXCHANGES for op in task.walk())
+    return _OVERLAPPING if in_lanes else _SUBGROUP
 
 
 def _reads_in_loops(task: Region) -> bool:

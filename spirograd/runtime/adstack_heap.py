@@ -475,10 +475,11 @@ def _share(group: Group[int], slots: int, pitch: int) -> Share:
 def _slots_of(invocations: int, count: int | None, task: TaskInfo) -> int:
     """Return the number of thread slots for ``invocations``.
 
-    Workgroups are whole, but invocations without any of the ``count`` iterations need no thread slot.
+    Workgroups are whole, but invocations without any of the ``count`` iterations need no thread slot, unless groups of threads work
+    together: then thread slots are counted in whole groups.
     """
     slots = _whole_groups(invocations, task)
-    return slots if count is None else min(slots, max(count, 1))
+    return slots if count is None or task.grouped else min(slots, max(count, 1))
 
 
 def _slots_of_tasks(kernel: CompiledKernel, counts: Sequence[int | None], invocations: Sequence[int | None]) -> tuple[int, ...]:

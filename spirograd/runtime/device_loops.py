@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
-from spirograd.base.device import Loop, RecordsLoops, Sections, Step
+from spirograd.base.device import CallsNatively, Loop, RecordsLoops, Sections, Step
+from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.graph_recording import GraphRecording, NotPlanned, NumberedLaunch
 from spirograd.runtime.launcher import Launcher
+
+if TYPE_CHECKING:
+    from spirograd.base.arguments import Arguments
+    from spirograd.runtime.native.launch_preparation import Prepared
 
 _KEPT = 32  # recorded loops of a session
 _Node = Union[Step, Sections, Loop]
@@ -77,6 +82,30 @@ class LoopPlan(GraphRecording):
         raise NotPlanned
 
 
+class RecordedLoop:
+    """A loop that the device has just run. ``recorded``: see `RecordsLoops`. ``written``: generations that it increases, with parts."""
+
+    def __init__(self, device: RecordsLoops, recorded: object, written: Sequence[tuple[dict[str, int], str]]) -> None:
+        self._device, self._recorded, self._written = device, recorded, written
+
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> Prepared:
+        """See `PreparesLaunches`. The loop has its arguments in it, so that calls with the same ones only can run it."""
+        from spirograd.runtime.native.launch_preparation import LaunchSteps  # Many processes record no launch.
+
+        code = native.native_code()
+        if code is None:
+            raise NotPrepared
+        recording = LaunchSteps(None, code.steps, b"", record, native.on_host)
+        recording.keep_all()
+        record.steps(recording)
+        for generations, part in self._written:
+            recording.wrote(generations, part)
+        entry = self._device.entry_of(self._recorded)
+        assert entry.report is not None
+        recording.reported(entry.failed, entry.report)
+        return recording.finish((entry.function, entry.context), (entry.kept,), None, entry.lock)
+
+
 class DeviceLoops:
     """Loops that ``launcher``'s device repeats by itself. ``launches`` counts them."""
 
@@ -85,28 +114,28 @@ class DeviceLoops:
         self._launcher, self._device = launcher, device
         self._recorded: dict[object, object] = {}  # Recorded loops by their key, in the order of their recording.
 
-    def run(self, make: Callable[[LoopPlan], None]) -> bool:
-        """Run the loop that ``make`` plans. Return False, without any effect, if the host has to repeat it."""
+    def run(self, make: Callable[[LoopPlan], None]) -> RecordedLoop | None:
+        """Run the loop that ``make`` plans, and return it. Return None, without any effect, if the host has to repeat it."""
         launcher, device = self._launcher, self._device
         if graph_recording.active() is not None or "launch" in vars(device):  # The thread is being recorded, or its tasks are timed.
-            return False
+            return None
         plan = LoopPlan(launcher)
         try:
             with plan.open():
                 make(plan)
         except NotPlanned:
-            return False
+            return None
         (loop,) = plan.nodes
         with launcher.lock:
             recorded = self._recorded_as(loop)
             if recorded is None:
-                return False
+                return None
             if stream_order.active is None:
                 device.repeat(recorded)
             else:
                 stream_order.active.after_all(lambda: device.repeat(recorded))
         self.launches += 1
-        return True
+        return RecordedLoop(device, recorded, plan.written)
 
     def _recorded_as(self, loop: _Node) -> object:
         key = _key(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import ctypes
 import itertools
 import operator
 from threading import get_ident
@@ -30,41 +31,38 @@ def observe(now: int) -> None:
 class OwnWrites:
     """The writes of the thread that makes this object, until `close`: writes of its launches through Python, and of the host.
 
-    Its ticks are consecutive, except for the ``gaps``, in which other threads took ticks. ``end``: the tick after the last one.
+    Its ticks are consecutive, except for the ``gaps``, in which other threads took ticks. ``end``: the tick after the last one, at
+    ``end_address`` for launches by compiled code.
     """
 
-    __slots__ = ("_begin", "_thread", "end", "gaps")
+    __slots__ = ("_begin", "_end", "_thread", "end_address", "gaps")
 
     def __init__(self) -> None:
         self._begin = tick()
-        self.end = self._begin + 1
+        self._end = ctypes.c_int64(self._begin + 1)
+        self.end_address = ctypes.addressof(self._end)
         self.gaps: list[tuple[int, int]] = []
         self._thread = get_ident()
         observed[self._thread] = [*observed.get(self._thread, ()), self]
 
-    def wrote(self, count: int, last: int) -> None:
-        """Record ``count`` writes of the thread that took ticks one after the other, up to the tick ``last``: a launch by compiled code.
+    @property
+    def end(self) -> int:
+        return self._end.value
 
-        What the launch reported may have been read since: then its writes are the gap before the writes of that.
-        """
-        first = last - count + 1
-        if (first, last + 1) in self.gaps:
-            self.gaps.remove((first, last + 1))
-            return
-        if first != self.end:
-            self.gaps.append((self.end, first))
-        self.end = last + 1
+    @end.setter
+    def end(self, tick: int) -> None:
+        self._end.value = tick
 
     def is_only(self) -> bool:
         """Return whether nothing else keeps track of the writes of the thread."""
         return observed.get(self._thread) == [self]
 
-    def continues(self) -> bool:
-        """Return what `are_all` does, sooner, where this `is_only`."""
-        now = tick()
-        if now != self.end:
-            self.gaps.append((self.end, now))
-        self.end = now + 1
+    def missed(self, gap: tuple[int, int]) -> None:
+        """Record that another thread took ticks, which compiled code has found."""
+        self.gaps.append(gap)
+
+    def is_complete(self) -> bool:
+        """Return whether no writes of other threads are known."""
         return not self.gaps
 
     def are_all(self) -> bool:

@@ -171,6 +171,11 @@ class GraphRecording:
         """Record that the work changes a part of an allocation with these generations."""
         self._written[id(generations), part] = generations, part
 
+    @property
+    def written(self) -> list[tuple[dict[str, int], str]]:
+        """The generations that the work changes, with the parts of them."""
+        return list(self._written.values())
+
     def keep(self, *owners: object) -> None:
         """Keep objects alive as long as the recording."""
         self._kept.update((id(owner), owner) for owner in owners)
@@ -215,7 +220,7 @@ class GraphRecording:
                     stream_order.active.after_all(lambda: self._repeat(drawn))
             finally:  # Failed work may have written.
                 now = tick()
-                for generations, part in self._written.values():
+                for generations, part in self.written:
                     generations[part] = now
                 observe(now)
                 for forget in self._after.values():

@@ -379,8 +379,8 @@ class LaunchPlan:
         recording.numbered(self._next, self._recorded if asynchronous else None)
         for generations, part in self._written(arguments, recording.fixed):
             recording.wrote(generations, part)
-        if record.last_write is not None:
-            recording.wrote(record.last_write, "")
+        if record.step is not None:
+            recording.advanced(record.step)
         if self.compiled.returns and record.result is not None:
             recording.returned(self._returned(record.result))
         for address in self._launcher.diagnostics.addresses() if self.diagnosed and native.on_host else ():

@@ -76,12 +76,12 @@ def emit_store(e: Emitter, op: Op) -> None:
         e.f.store(e.memory.element(op.attr, view, op.args[0]), word, e.memory.alignment(t), e.f.shared_access)
 
 
-def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
+def _atomic_width(e: Emitter, op: Op, t: DType, ability: str = "atomic_int64") -> None:
     if t.bits < 32:
         e.unsupported(f"atomic operations on {t.name}", "SPIR-V has them for 32 and 64 bits only", op.loc)
     if t.bits == 64 and not t.is_float:
-        if not e.caps.atomic_int64:
-            e.unsupported(f"atomic operations on {t.name}", e.lacking("atomic_int64"), op.loc)
+        if not getattr(e.caps, ability):
+            e.unsupported(f"atomic operations on {t.name}", e.lacking(ability), op.loc)
         e.m.capability("Int64Atomics")
 
 
@@ -95,8 +95,8 @@ def emit_atomic(e: Emitter, op: Op) -> None:
         e.unsupported(f"atomic {kind} on {t.name}", "it is no instruction of SPIR-V", op.loc)
         return
     view = atomic_view(op)
-    _atomic_width(e, op, view)
     shared = isinstance(ref, SharedRef)
+    _atomic_width(e, op, view, "shared_int64" if shared else "atomic_int64")
     if view.is_float:
         needed = (_SHARED_FLOAT_ATOMICS if shared else _FLOAT_ATOMICS).get((kind, t.name))
         if needed is None or not getattr(e.caps, needed[0]):

@@ -29,8 +29,8 @@ def colours(color: object) -> Floats:
 class Canvas:
     """``pixels``: (width, height, 3), floats in [0, 1]."""
 
-    def __init__(self, width: int, height: int) -> None:
-        self.pixels: Floats = np.zeros((width, height, 3), np.float32)
+    def __init__(self, width: int, height: int, pixels: Floats | None = None) -> None:
+        self.pixels: Floats = np.zeros((width, height, 3), np.float32) if pixels is None else pixels
         self._size = np.array([width, height], np.float32)
 
     def clear(self, color: int) -> None:

@@ -70,6 +70,12 @@ class EventQueue:
             if not filters or any(_fits(event, wanted) for wanted in filters):
                 yield event
 
+    def take_presses(self, key: str) -> bool:
+        """Remove the pending events of ``key``; return whether it was pressed."""
+        of_key = [event for event in self._waiting if event.key == key]
+        self._waiting = deque(event for event in self._waiting if event.key != key)
+        return any(event.type is EventType.Press for event in of_key)
+
 
 def _fits(event: Event, wanted: object) -> bool:
     if isinstance(wanted, (tuple, list)):

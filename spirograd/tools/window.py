@@ -110,6 +110,16 @@ class GUI(NearNames):
         return self._display is not None
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether frames go to a screen, or to where ``SG_GUI`` says."""
+        return self.visible or self._sink is not None
+
+    @property
+    def picture(self) -> npt.NDArray[np.float32]:
+        """The pixels of the canvas, (width, height, 3), in place: floats in [0, 1]."""
+        return self._canvas.pixels
+
+    @property
     def running(self) -> bool:
         """Whether the window is open. Programs may set it to False."""
         return not (self._closing or (self._display is not None and self._display.closed) or self._enough())
@@ -265,6 +275,10 @@ class GUI(NearNames):
         if self._display is not None:
             self._display.poll()
         return self._events.any()
+
+    def take_presses(self, key: str) -> bool:
+        """Remove the pending events of ``key``; return whether it was pressed."""
+        return self._events.take_presses(key)
 
     def is_pressed(self, *keys: str) -> bool:
         """Return whether one of ``keys`` is held."""

@@ -278,23 +278,37 @@ def test_a_product_of_tiles_that_only_some_reach():
     assert "if i < sg.static(first)" in str(info.value)
 
 
-def test_gradients_are_refused():
+@pytest.mark.parametrize("what", ["maximum", "product", "private"])
+def test_gradients_that_are_refused(what):
     sg.init(arch=sg.cpu)
-    x = sg.field(sg.f32, 32, needs_grad=True)
-    y = sg.field(sg.f32, 32, needs_grad=True)
+    x, y = sg.field(sg.f32, 32, needs_grad=True), sg.field(sg.f32, 32, needs_grad=True)
 
     @sg.kernel
     def work():
         sg.loop_config(block_dim=32)
         for i in range(32):
+            t = block.thread_idx()
             shared = block.SharedArray(32, sg.f32)
-            shared[block.thread_idx()] = x[i]
+            shared[t] = x[i]
+            block.sync()
+            if sg.static(what == "maximum"):
+                sg.atomic_max(shared[0], x[i])
+            if sg.static(what == "product"):
+                sg.atomic_mul(shared[0], x[i])
+            if sg.static(what == "private"):
+                for k in range(i):
+                    shared[t] = shared[(t + k) % 32] * x[i]
             block.sync()
             y[i] = shared[31 - i]
 
-    work()
-    with pytest.raises(sg.SpirogradUnsupportedError, match=r"groups of threads \(`sg.simt`\) has no derivative"):
+    message, line = {
+        "maximum": (r"an atomic max has no derivative here", "atomic_max"),
+        "product": (r"groups of threads share this product in `shared1`, which has no derivative", "atomic_mul"),
+        "private": (r"the gradient needs the contents of a shared array at the start of this branch or loop", "for k"),
+    }[what]
+    with pytest.raises(sg.SpirogradUnsupportedError, match=message) as refused:
         work.grad()
+    assert line in str(refused.value)
 
 
 @pytest.mark.parametrize("dtype", [sg.i16, sg.u8])

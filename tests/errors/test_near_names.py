@@ -128,3 +128,19 @@ def test_a_traceback_says_it_once() -> None:
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     last = run.stderr.strip().splitlines()[-1]
     assert last.startswith("AttributeError: the field") and last.endswith("has no attribute `shap`; did you mean `shape`?")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sum", 'NumPy\'s arrays have it: `x.to_numpy().sum()`, and `sg.algorithms.reduce(x, "add")` computes on the device'),
+        ("mean", "NumPy's arrays have it: `x.to_numpy().mean()`"),
+        ("T", "NumPy's arrays have it: `x.to_numpy().T`"),
+    ],
+)
+def test_names_of_numpys_arrays(name: str, hint: str) -> None:
+    for memory in (sg.field(sg.f32, 4), sg.ndarray(sg.f32, 4), sg.Vector.field(2, sg.f32, 4)):
+        assert not hasattr(memory, name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(memory, name)
+        assert str(caught.value).endswith(f"has no attribute `{name}`; {hint}")

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.archs("cpu", "vulkan"), pytest.mark.needs("matplotlib"
 
 # By which factor the loss falls at least in so many iterations on a small problem. Fewer where a driver runs on the CPU.
 LEARN = {
-    "cpu": {"throw": (6, 2.0), "walker": (4, 4.0), "reaction_diffusion": (12, 10.0)},
-    "vulkan": {"throw": (5, 1.5), "walker": (4, 3.0), "reaction_diffusion": (5, 1.7)},
+    "cpu": {"throw": (6, 2.0), "tumble": (6, 2.0), "walker": (4, 4.0), "reaction_diffusion": (12, 10.0)},
+    "vulkan": {"throw": (5, 1.5), "tumble": (6, 2.0), "walker": (4, 3.0), "reaction_diffusion": (5, 1.7)},
 }
 
 
@@ -62,6 +62,9 @@ def test_example(path, arch, tmp_path, capfd, monkeypatch):
     if path.stem in LEARN[arch]:
         first, last = map(float, re.search(r"^loss (\S+) -> (\S+)$", said, re.MULTILINE).groups())
         assert last * LEARN[arch][path.stem][1] < first
+    checked = re.search(r"^gradients differ from finite differences by (\S+)$", said, re.MULTILINE)
+    assert (checked is not None) == (path.stem == "tumble")
+    assert checked is None or float(checked[1]) < 1e-5
 
 
 @pytest.mark.archs("cpu")

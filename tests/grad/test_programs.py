@@ -168,6 +168,51 @@ def test_random_numbers_repeat():
     assert (p.jvp([np.ones(4)], [np.ones(4)])[1] == first).all()
 
 
+def test_later_calls_follow_the_launches_of_the_first(arch, monkeypatch):
+    monkeypatch.setenv("SG_CHECK_TAPES", "0")  # checked tapes follow none
+    p, values = Pendulums().program(), [(X * k, RATE) for k in (1.0, 0.5, 0.3, 0.7, 0.9)]
+    for k, given in enumerate(values):
+        value, pullback = p.vjp(*given)
+        assert (p.runs._last.tape._following is not None) is (arch == "cpu" and k >= 2)
+        close(value, reference(*map(np.float64, given)))
+        wanted = slopes(reference, given)
+        for adjoint in (1.0, 2.0):  # twice: the copies stay
+            for found, one in zip(pullback(adjoint), wanted):
+                close(found, adjoint * one)
+    for found, one in zip(p.value_and_grad(X, RATE, steps=3)[1], slopes(lambda *v: reference(*v, 3), (X, RATE))):
+        close(found, one)  # other launches: it records again
+    first, second = p.vjp(X, RATE)[1], p.vjp(X * 0.5, RATE)[1]
+    for pullback, start in ((first, X), (second, X * 0.5), (first, X)):
+        for found, one in zip(pullback(1.0), slopes(reference, (start, RATE))):
+            close(found, one)
+
+
+def test_random_numbers_are_not_followed(monkeypatch):
+    monkeypatch.setenv("SG_CHECK_TAPES", "0")  # checked tapes follow none
+    x, out = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, 4, needs_grad=True)
+
+    @sg.kernel
+    def scale():
+        for i in x:
+            out[i] = x[i] * sg.random()
+
+    p = sg.ad.program(scale, x, out)
+    rates = [p.vjp(np.full(4, 1.0 + k))[1](np.ones(4))[0].tolist() for k in range(5)]
+    assert all(rate == rates[0] for rate in rates)
+
+
+def test_gradients_have_the_form_of_the_inputs():
+    x, y = sg.field(sg.f32, (), needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def square():
+        y[None] = x[None] ** 2
+
+    forms = {"alone": x, "list": [x], "tuple": (x,), "dict": {"x": x}}
+    found = {name: sg.ad.program(square, form, y).value_and_grad(3.0)[1] for name, form in forms.items()}
+    assert found == {"alone": 6.0, "list": [6.0], "tuple": (6.0,), "dict": {"x": 6.0}}
+
+
 def test_checkpoints_give_the_same_bits():
     pendulums = Pendulums()
     plain, few = pendulums.program(), pendulums.program(checkpoints=2)
@@ -368,3 +413,55 @@ def test_jax():
     close(jax.jvp(lambda r: p(values[0], r), values[1:], (jax.numpy.float32(1),))[1], jax.grad(plain, 1)(*values))
     close(jax.hessian(p, 1)(*values), jax.hessian(plain, 1)(*values), 2e-3)
     close(jax.vmap(lambda r: p(values[0], r))(jax.numpy.array([0.1, 0.2])), [reference(np.float64(X), r) for r in (0.1, 0.2)])
+
+
+def test_jax_gradients_use_the_tape_of_the_call():
+    pendulums, runs = Pendulums(), []
+
+    def simulate():
+        runs.append(1)
+        pendulums.simulate()
+
+    p = sg.ad.program(simulate, [pendulums.start, pendulums.rate], pendulums.loss)
+    both, value = jax.jit(jax.value_and_grad(p, (0, 1))), jax.jit(p)
+    counts = []
+    for k in range(4):
+        x, before = X * np.float32(1 - 0.1 * k), len(runs)
+        found, gradients = jax.block_until_ready(both(x, RATE))
+        counts.append(len(runs) - before)
+        close(found, reference(np.float64(x), np.float64(RATE)))
+        for gradient, wanted in zip(gradients, slopes(reference, (x, RATE))):
+            close(gradient, wanted)
+    assert counts[1:] == [1, 1, 1]
+    for k in range(3):  # calls without gradients, and one of other values in between
+        close(jax.block_until_ready(value(X, RATE)), reference(np.float64(X), np.float64(RATE)))
+        assert p._functions[0][1]._gradients_follow is (k == 0)
+    _, pullback = jax.vjp(p, X, RATE)
+    jax.block_until_ready(value(X * 0.5, RATE))
+    for gradient, wanted in zip(pullback(np.float32(1.0)), slopes(reference, (X, RATE))):
+        close(gradient, wanted)
+
+
+def test_fields_of_structs():
+    body = sg.types.struct(place=sg.types.vector(2, sg.f32), mass=sg.f32)
+    bodies, energy = body.field(shape=3, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    moved = body.field(shape=3, needs_grad=True)
+
+    @sg.kernel
+    def move():
+        for i in bodies:
+            moved[i].place = 2.0 * bodies[i].place
+            moved[i].mass = bodies[i].mass
+            energy[None] += bodies[i].mass * bodies[i].place.norm_sqr()
+
+    places, masses = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([1.0, 2.0, 3.0], np.float32)
+    p = sg.ad.program(move, [bodies], {"energy": energy, "moved": moved})
+    out, pullback = p.vjp({"place": places, "mass": masses})
+    close(out["energy"], (masses * (places**2).sum(1)).sum())
+    assert (out["moved"]["place"] == 2 * places).all() and (out["moved"]["mass"] == masses).all()
+    ones = {"energy": 1.0, "moved": {"place": np.ones((3, 2)), "mass": np.zeros(3)}}
+    (gradient,) = pullback(ones)
+    close(gradient["place"], 2.0 * masses[:, None] * places + 2.0)
+    close(gradient["mass"], (places**2).sum(1))
+    alone = sg.ad.program(move, bodies, energy)
+    close(alone.value_and_grad({"place": places, "mass": masses})[1]["mass"], (places**2).sum(1))

@@ -21,18 +21,17 @@ def followed(monkeypatch):
     """Count the launches that follow a sequence, and those that end it."""
     monkeypatch.setenv("SG_CHECK_TAPES", "0")
     count = {"launches": 0, "missed": 0}
-    launch, missed = SequenceReplay.launch, Repeats.missed
+    end, missed = SequenceReplay.end, Repeats.missed
 
-    def launch_and_count(self, kernel, args):
-        done = launch(self, kernel, args)
-        count["launches"] += done
-        return done
+    def end_and_count(self):
+        count["launches"] += self.count()
+        end(self)
 
     def miss_and_count(self):
         count["missed"] += 1
         missed(self)
 
-    monkeypatch.setattr(SequenceReplay, "launch", launch_and_count)
+    monkeypatch.setattr(SequenceReplay, "end", end_and_count)
     monkeypatch.setattr(Repeats, "missed", miss_and_count)
     return count
 
@@ -203,6 +202,18 @@ def test_gradients_of_repeated_tapes(session, followed):
     assert len(totals) == 1
     if session.native is not None and session.native.on_host:
         assert followed == {"launches": 4 * (len(STEPS) + 1), "missed": 0}
+
+
+def test_compiled_code_follows_sequences(session, followed, monkeypatch):
+    """Python sees the first launches on each memory, whose gradients it claims, and no others."""
+    program, seen, launch = Program(), [], SequenceReplay.launch
+    for seed in range(3):
+        _check(program, STEPS, seed)
+    monkeypatch.setattr(SequenceReplay, "launch", lambda *args: seen.append(args) or launch(*args))
+    _check(program, STEPS, 3)
+    if session.native is not None and session.native.on_host:
+        assert len(seen) == 3  # `x` and `y`, then `z`, then the loss
+    _check(program, STEPS[:-1], 4)  # the last launch is another one
 
 
 def test_floats_may_differ(session, followed):
@@ -455,6 +466,21 @@ def test_writes_of_other_threads_are_errors(session, followed, position):
         thread.start()
         thread.join()
         program.run(STEPS[position:])
+        program.measure()
+
+
+def test_launches_of_other_threads_are_not_those_of_the_tape(session, followed):
+    """Another thread makes the very launch that comes next."""
+    program = Program()
+    for seed in range(4):
+        _check(program, STEPS, seed)
+    program.set(program.start(1))
+    with pytest.raises(sg.SpirogradRuntimeError, match="another thread wrote"), sg.ad.Tape(program.loss):
+        program.run(STEPS[:4])
+        thread = threading.Thread(target=lambda: program.run(STEPS[4:5]))
+        thread.start()
+        thread.join()
+        program.run(STEPS[4:])
         program.measure()
 
 

@@ -16,7 +16,7 @@ from spirograd.base.later import Later
 MODULES = (
     *("spirograd", "spirograd.ad", "spirograd.algorithms", "spirograd.errors", "spirograd.linalg", "spirograd.math", "spirograd.profiler"),
     *("spirograd.tools", "spirograd.types", "spirograd.simt", "spirograd.simt.block", "spirograd.simt.grid", "spirograd.simt.subgroup"),
-    *("spirograd.simt.warp", "spirograd.aot", "spirograd.distributed"),
+    *("spirograd.simt.warp", "spirograd.aot", "spirograd.distributed", "spirograd.optim", "spirograd.optim.lr_scheduler"),
 )
 # Operands, and parameters that mean the same everywhere.
 _PLAIN = frozenset(("self", "cls", "dtype", "name", "x", "a", "b", "y", "n", "m"))

@@ -47,7 +47,7 @@ ad.torch_function ad.torch_op ad.jax_function
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
 BitpackedFields
-Texture mesh_local ui
+Texture mesh_local
 sparse
 """
 PRESENT, ABSENT = _PRESENT.split(), _ABSENT.split()

@@ -104,6 +104,10 @@ CLIENTS = (
     Client("diffusion of heat", "Taichi-Projects", "Lab6 Temperature-diffuse/PythonApplication/PythonApplication.py"),
     Client("layer of a recurrent network, with its gradient", "unicornn_Taichi", "unicornn_taichi.py"),
     Client("particles that a potential moves, by its gradient", "test_taichi_diff", "diff.py"),
+    Client("elastic triangles, neo-Hookean, position based", "neohookean_XPBD", "neohookean_xpbd.py"),
+    Client("diffraction of light", "taichicourse", "main.py"),
+    Client("rope of springs", "taichi_learn", "games101hw8/games101hw8.py"),
+    Client("springs, explicit", "LearnGAMES201", "GAMES201/P2/Scripts/mass_spring_explicit.py"),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spirograd.analysis.available_values import AvailableValues, Element
-from spirograd.analysis.effects import WRITING
+from spirograd.analysis.effects import WRITING, orders
 from spirograd.analysis.loop_invariants import Invariants, Spans
 from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.ir import ops
@@ -18,7 +18,7 @@ def forward_stores(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     Unlike `cse`, this pass assumes that arrays do not overlap, as derivatives do, finds equal indices in different regions, and joins the
     values that the two sides of an `if` leave in an element that is loaded later. It ignores writes of other invocations at the same time,
-    because such a program has no defined order.
+    because such a program has no defined order; across barriers it knows no values.
     """
     if ops.load not in kernel.codes:
         return kernel
@@ -35,6 +35,7 @@ class _Forward(Rewriter):
         self.loaded = {self._element(op) for op in kernel.walk() if op.code is ops.load}
         self.handlers = {ops.load: self._load, ops.store: self._store, ops.atomic: self._update, ops.cas: self._update}
         self.handlers |= {ops.if_: self._if, ops.for_: self._loop, ops.while_: self._loop}
+        self.handlers |= dict.fromkeys((ops.workgroup_barrier, ops.subgroup_barrier), self._barrier)
 
     def _element(self, op: Op) -> Element:
         ref = ref_of(op)
@@ -67,7 +68,13 @@ class _Forward(Rewriter):
         self.memory.restore(before)
         return new
 
+    def _barrier(self, op: Op) -> Op:
+        self.memory.clear()
+        return self.copy(op)
+
     def _loop(self, op: Op) -> Op:
+        if orders(op):
+            self.memory.clear()
         for inner in (inner for region in op.regions for inner in region.walk()):
             if inner.code.effect in WRITING:
                 # Available values have indices from outside of the loop. An index that differs from such an index by a constant differs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.analysis.dependence import Dependence, accesses_in, iterations_of
+from spirograd.analysis.effects import orders
 from spirograd.analysis.existence import exists
 from spirograd.base.dtypes import u1
 from spirograd.ir import ops
@@ -23,7 +24,8 @@ def promote(kernel: Kernel, ctx: PassContext) -> Kernel:
     The indices must be loop-invariant, and all other accesses in the loop must provably access other elements; array arguments count as
     separate memory. The element is loaded only where the loop would have accessed it, and stored only if the loop has stored it. Atomics
     are promoted where nothing else updates the element: in serial code, and in parallel loops at elements that belong to one iteration.
-    Loops that need no value stay unchanged: those that only read, only store, or only add and do not use the old value.
+    Loops that need no value stay unchanged: those that only read, only store, or only add and do not use the old value. Loops with
+    barriers carry only elements that belong to one iteration of the parallel loop, because other threads may change others in between.
     """
     if LOOPS.isdisjoint(kernel.codes):
         return kernel
@@ -48,7 +50,8 @@ class _Promote(ScalarPromotion):
     # --- which elements --------------------------------------------------------------------------------------------------
 
     def chosen(self, loop: Op) -> list[Element]:
-        return [e for e in self.candidates(loop) if self._wanted(e) and self._own(e) and self._entered(loop, e)]
+        waits = orders(loop)
+        return [e for e in self.candidates(loop) if self._wanted(e) and self._own(e, waits) and self._entered(loop, e)]
 
     def _wanted(self, element: Element) -> bool:
         """Return whether the derivative needs values that the element has during the loop."""
@@ -56,9 +59,9 @@ class _Promote(ScalarPromotion):
         valued += [op for op in element.writes if op.code is ops.atomic and op.attr[0] in _SELECTIVE and element.ref.dtype.is_float]
         return bool(valued) and bool(element.writes)
 
-    def _own(self, element: Element) -> bool:
-        """Return whether atomics at the element need not be atomic."""
-        if self.parallel is None or not any(op.code is ops.atomic for op in element.writes):
+    def _own(self, element: Element, waits: bool) -> bool:
+        """Return whether no other iteration changes the element while the loop runs. ``waits``: whether it waits for other threads."""
+        if self.parallel is None or not (waits or any(op.code is ops.atomic for op in element.writes)):
             return True
         writes = [access for access in accesses_in(self.parallel.regions) if access.writes]
         return self.query.is_private(element.accesses[0], writes, iterations_of(self.parallel))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from spirograd.analysis.dependence import Dependence, access_of, iterations_of
 from spirograd.autodiff.activity import ShadowOf
+from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -39,6 +40,9 @@ class _SerialLoops(Rewriter):
             return self.copy(op)
         for inner in shared:
             ref = inner.attr[1]
+            if op.attr.grouped:
+                problem = f"groups of threads share this product in `{ref.name}`, which has no derivative"
+                raise SpirogradUnsupportedError(problem, inner.loc, "multiply in local variables, or in a loop without groups")
             name = ref.name.partition(".")[0] if isinstance(ref, TempRef) else ref.name
             text = f"{inner.loc}: iterations of a parallel loop share this product in `{name}`; derivatives run them one after the other"
             self.warnings[text] = None
@@ -50,7 +54,8 @@ def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
     if op.code is not ops.atomic or op.attr[0] != "mul":
         return False
     ref = op.attr[1]
-    return ref.dtype.is_float and (isinstance(ref, TempRef) or shadow(ref) is not None) and not _is_own(op, loop)
+    has_derivative = isinstance(ref, (TempRef, SharedRef)) or shadow(ref) is not None
+    return ref.dtype.is_float and has_derivative and not _is_own(op, loop)
 
 
 def _is_own(op: Op, parallel: Op) -> bool:

@@ -41,6 +41,10 @@ class Contents(Exported):
         """Whether the components of an element have no common layout: their strides differ, or they are below different sparse nodes."""
         return False
 
+    def _for_all(self, array: object) -> object:
+        """Return the array that `from_numpy` takes, for all environments of a batch."""
+        return array
+
     def _subject(self) -> str:
         """Return the name of this object in messages."""
         return "the ndarray"
@@ -97,6 +101,7 @@ class Contents(Exported):
 
         ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
         """
+        shadows.host_read(self, "`to_numpy`")
         path = self.sparse_path
         if path is not None:
             if copy is False:
@@ -108,9 +113,9 @@ class Contents(Exported):
     def from_numpy(self, array: object) -> None:
         """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + element shape.
 
-        Below sparse nodes all cells are activated.
+        Below sparse nodes all cells are activated. Fields of a batch also take the contents of one environment, for all of them.
         """
-        data = _matching(array, self.shape, self.element_shape, self._subject())
+        data = _matching(self._for_all(array), self.shape, self.element_shape, self._subject())
         shadows.host_write(self)
         path = self.sparse_path
         if path is not None:
@@ -120,6 +125,7 @@ class Contents(Exported):
 
     def to_torch(self, device: TorchDevice = None, *, copy: bool | None = True) -> torch.Tensor:
         """Return the contents as a torch tensor on ``device``, by default the CPU. ``copy``: as of `to_numpy`."""
+        shadows.host_read(self, "`to_torch`")
         tensor = None
         if self.sparse_path is None and copy:
             tensor = device_arrays.copy_to_torch(self.tree.allocation, self.view, device)

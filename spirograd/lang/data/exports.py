@@ -14,7 +14,7 @@ import numpy as np
 
 from spirograd.base.errors import SpirogradValueError, render
 from spirograd.base.near_names import NearNames
-from spirograd.lang.data import dlpack, numpy_transfer
+from spirograd.lang.data import dlpack, numpy_transfer, shadows
 from spirograd.lang.data.device_arrays import current_torch_stream
 from spirograd.lang.data.views import HostView
 from spirograd.lang.scalar import describe
@@ -71,6 +71,7 @@ class Exported(NearNames):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType:
+        shadows.host_read(self, "DLPack")
         allocation, view = self.tree.allocation, self.view
         sharing = None if self.sparse_path is not None else _exporter(allocation, view)
         if sharing is None:

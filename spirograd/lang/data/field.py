@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import DTypeLike
 
+    from spirograd.lang.data.batches import Batch
     from spirograd.lang.data.device_arrays import TorchDevice
     from spirograd.lang.matrix import Matrix
     from spirograd.lang.struct import Methods, Struct, StructType
@@ -237,6 +238,10 @@ class ComponentField(ScalarField):
     def origin(self) -> tuple[int, ...]:
         return self.matrix_field.origin
 
+    @property
+    def batch(self) -> Batch | None:
+        return self.matrix_field.batch
+
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
         self.matrix_field.place_components([self.component], node, origin)
 
@@ -348,6 +353,10 @@ class StructField(Field):
     def origin(self) -> tuple[int, ...]:
         return self._first.origin
 
+    @property
+    def batch(self) -> Batch | None:
+        return self._first.batch if self.members else None
+
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
         """Place every scalar of every member in the cells of ``node``. ``origin``: the smallest index of each axis."""
         for m in self.members.values():
@@ -458,13 +467,34 @@ def place_by_shape(f: MemberField, shape: object, order: str | None, offset: obj
         if offset is not None or order is not None:
             raise SpirogradCallError("`offset` and `order` need a `shape`; a field placed by hand takes `offset` in `.place`")
         return
-    extents = shape_tuple(shape)
+    extents, batch = shape_tuple(shape), context.set_batch(None)
+    try:
+        _place(f, extents, order, offset, batch)
+    finally:
+        context.set_batch(batch)
+
+
+def _place(f: MemberField, extents: tuple[int, ...], order: str | None, offset: object, batch: Batch | None) -> None:
+    """Place a field and its gradients; those of a batch as `batches` describes."""
     axes = _axis_order(order, len(extents))
     arrangement = getattr(f, "arrangement", Arrangement.AOS)
+    if batch is not None:
+        if offset is not None:
+            raise SpirogradUnsupportedError("fields of a batch have no `offset`", None, "subtract it where kernels index the field")
+        _put_in_batch(f, batch)
+        extents, axes, arrangement = (batch.size, *extents), [*[axis + 1 for axis in axes], 0], Arrangement.SOA
     for placeable in (f, _shadows(f, "grad"), _shadows(f, "dual")):
         if placeable is not None:
             for part in _scalars(placeable) if arrangement is Arrangement.SOA else [placeable]:
-                _dense_levels(extents, axes, order).place(part, offset=offset)
+                _dense_levels(extents, axes, order is None and batch is None).place(part, offset=offset)
+
+
+def _put_in_batch(f: MemberField, batch: Batch) -> None:
+    if isinstance(f, StructField):
+        for member in f.members.values():
+            _put_in_batch(member, batch)
+    else:
+        f.space.batch = batch
 
 
 _AXES = "ijklmnopqrstuvwxyz"  # the names of axes in ``order``
@@ -486,10 +516,11 @@ def _axis_order(order: str | None, ndim: int) -> list[int]:
     return [letters.index(c) for c in order]
 
 
-def _dense_levels(extents: tuple[int, ...], axes: list[int], order: str | None) -> SNode | tree.GlobalRoot:
+def _dense_levels(extents: tuple[int, ...], axes: list[int], as_one: bool) -> SNode | tree.GlobalRoot:
+    """Return a node with these extents, the last of ``axes`` fastest. ``as_one``: whether they are in order."""
     if not extents:
         return tree.root
-    if order is None:
+    if as_one:
         return tree.root.dense(axes, extents)
     node: SNode | tree.GlobalRoot = tree.root
     for a in axes:

@@ -1,12 +1,15 @@
-"""Fields and arrays outside of kernels, for Python and NumPy: they have a length and convert to arrays, but have no arithmetic."""
+"""Fields and arrays outside of kernels, for Python and NumPy: they have a length and convert to arrays, but have neither arithmetic nor
+the methods of NumPy's arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+import numpy as np
+
 from spirograd.base.errors import SpirogradTypeError
-from spirograd.base.near_names import NearNames
+from spirograd.base.near_names import NearNames, NoAttribute, described
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from spirograd.lang.data.numpy_transfer import Array
 
 _HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in place"
+# Methods of NumPy's arrays -> the operation of `sg.algorithms.reduce`.
+_REDUCTIONS = {"sum": "add", "min": "min", "max": "max"}
 
 
 class Convertible(Protocol):
@@ -34,7 +39,15 @@ class Indexed(Protocol):
 
 
 class HostScope(NearNames):
-    """The base of fields and arrays in Python: NumPy's array protocol, `len`, and operators whose errors say what to write instead."""
+    """The base of fields and arrays in Python: NumPy's array protocol, `len`, and operators and attributes whose errors say what to write
+    instead."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if hasattr(np.ndarray, name) and not name.startswith("_") and not hasattr(type(self), name):
+                raise NoAttribute(described(self), name, lambda: dir(self), hint=hint_for_numpy(name))
+            return super().__getattr__(name)
 
     def __array__(self: Convertible, dtype: DTypeLike | None = None, copy: object = None) -> Array:
         """Return the contents for ``np.asarray``, see `to_numpy`. ``copy=False`` raises ValueError where the host cannot address the
@@ -51,6 +64,14 @@ class HostScope(NearNames):
     def __bool__(self) -> bool:
         """Return True whatever the contents, so that programs can compare with None."""
         return True
+
+
+def hint_for_numpy(name: str) -> str:
+    """Return the hint for ``name``, an attribute of NumPy's arrays, on a field or array."""
+    call = "()" if callable(getattr(np.ndarray, name)) else ""
+    reduction = _REDUCTIONS.get(name)
+    on_device = f', and `sg.algorithms.reduce(x, "{reduction}")` computes on the device' if reduction else ""
+    return f"NumPy's arrays have it: `x.to_numpy().{name}{call}`{on_device}"
 
 
 def _binary(symbol: str, swapped: bool) -> Callable[[object, object], object]:

@@ -6,10 +6,13 @@ differ.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.batches import Batch
 
 
 class Named(Protocol):
@@ -20,9 +23,11 @@ class Named(Protocol):
 
 
 class IndexSpace:
-    """Extents and origin of the first placed field; fields placed later must have the same."""
+    """Extents and origin of the first placed field; fields placed later must have the same. ``batch``: the batch whose environments are the
+    first axis, if there is one."""
 
     def __init__(self) -> None:
+        self.batch: Batch | None = None
         self._shape: tuple[int, ...] | None = None
         self._origin: tuple[int, ...] = ()
         self._first: Named

@@ -477,7 +477,9 @@ def element_ndarray(
 
 
 def filled(array: N, value: object) -> N:
-    """Return an array with all elements set to ``value``, unless that is None."""
+    """Return a new array, with all elements set to ``value`` unless that is None. Raises SpirogradUnsupportedError in a block of a
+    batch."""
+    context.refuse_batch("arrays have no environments", "`sg.field`")
     if value is not None:
         array.fill(value)
     return array

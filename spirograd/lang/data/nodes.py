@@ -17,6 +17,7 @@ import numpy as np
 from spirograd.base.dtypes import DType, i32, u32
 from spirograd.base.errors import SpirogradCallError, SpirogradTypeError
 from spirograd.base.once import one_at_a_time
+from spirograd.lang import context
 from spirograd.lang.data.node_inspection import Inspected, NodePointer
 from spirograd.lang.data.regions import WORD, WORD_AXIS, CellRegion, Level, List, Part, PathWalk, Storage
 from spirograd.lang.data.shapes import extents_along
@@ -139,6 +140,7 @@ class SNode(Inspected):
         SpirogradTypeError for other objects.
         """
         self.tree.check_open()
+        context.refuse_batch("fields that are placed by hand are not of a batch", "`sg.field(sg.f32, shape)`, without `place`")
         for f in fields:
             if isinstance(f, (list, tuple)):
                 self.place(*f, offset=offset)

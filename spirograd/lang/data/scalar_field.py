@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import (
@@ -35,6 +37,7 @@ from spirograd.lang.host_arrays import without_axes
 from spirograd.lang.scalar import Number, Scalar, Value
 
 if TYPE_CHECKING:
+    from spirograd.lang.data.batches import Batch
     from spirograd.lang.data.field import StructField
     from spirograd.lang.matrix import Matrix
 
@@ -89,6 +92,16 @@ class Field(HostScope):
         return self.snode.above.shape if self.snode.above is not None else ()
 
     @property
+    def batch(self) -> Batch | None:
+        """The batch whose environments have elements of their own, or None."""
+        raise NotImplementedError
+
+    @property
+    def shape_in_kernels(self) -> tuple[int, ...]:
+        """The extents of the index space that kernels see: without the axis of the environments of a batch."""
+        return self.shape if self.batch is None else self.shape[1:]
+
+    @property
     def snode(self) -> SNode:
         """The place of the (first) scalar in its tree; raises SpirogradRuntimeError if it has none."""
         raise NotImplementedError
@@ -100,8 +113,10 @@ class Field(HostScope):
     @property
     def tree(self) -> Tree:
         """The tree that holds the field, closed."""
-        self.snode.tree.settle()
-        place = self.snode  # Now, since closing may have divided the tree.
+        place = self.snode
+        if not place.tree.settled:
+            place.tree.settle()
+            place = self.snode  # Closing may have divided the tree.
         return (place.stored_node or place).tree
 
     @property
@@ -111,15 +126,18 @@ class Field(HostScope):
 
     def decode(self) -> list[Digit]:
         """Return the digits (axis, div, mod, mul) that turn a loop counter into an index in memory order (without `origin`):
-        `SNode.decode`."""
+        `SNode.decode`. Of a field of a batch, the index that kernels see."""
         above = self.snode.above
         assert above is not None
-        return above.decode()
+        digits = above.decode()
+        if self.batch is None:
+            return digits
+        return [(axis - 1, div // self.batch.size, mod, mul) for axis, div, mod, mul in digits if axis > 0]  # Axis 0 is the fastest.
 
     def loop_order(self, counter: Value) -> list[Value]:
         """Return the index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are
         included."""
-        return indices_of(self.decode(), len(self.shape), self.origin, counter)
+        return indices_of(self.decode(), len(self.shape_in_kernels), self.origin, counter)
 
     def made_from(self) -> tuple[Callable[..., Field], tuple[object, ...]]:
         """Return the constructor of a field of this kind without a tree: a function, and its arguments. Raises SpirogradTypeError for parts
@@ -137,6 +155,9 @@ class Field(HostScope):
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Return a field with the same elements, shape and offset, in a tree of its own: row-major, or in the layout of the tensor."""
+        if self.batch is not None:
+            hint = "make another by `batch.field`, and copy the contents: `new.copy_from(old)`"
+            raise SpirogradTypeError(f"{scalar.describe(self)} is one of a batch: it can be neither pickled nor copied", None, hint)
         contents = [self.to_numpy()]  # type: ignore[attr-defined]
         contents += [p.to_numpy() if has() else None for p, has in ((self.grad, self.has_grad), (self.dual, self.has_dual))]  # type: ignore[attr-defined]
         return _remade, (*self.made_from(), self.shape, self.origin or None, self.layout, contents)
@@ -216,6 +237,7 @@ class ScalarField(Contents, Field):
         self._dual: ScalarField | None = None
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
+        self._view_stays = False  # The view of a dense field is the same once its tree is closed.
         self._addresses_found: Layout | None = None
         self._sparse_path: tuple[Path | None] | None = None
         self._fast_layout: tuple[elements.Places | None] | None = None
@@ -283,13 +305,18 @@ class ScalarField(Contents, Field):
     @property
     def snode(self) -> SNode:
         """The place of the first scalar of an element in its tree; raises SpirogradRuntimeError if it has none."""
-        if not self.placed:
+        places = self._places
+        if len(places) != self.components:
             raise SpirogradRuntimeError(f"field `{self.name}` has no place yet: {_REMEDIES[self.role]}")
-        return self._places[0]
+        return places[0]
 
     @property
     def origin(self) -> tuple[int, ...]:
         return self._origin
+
+    @property
+    def batch(self) -> Batch | None:
+        return self.space.batch
 
     def share(self, space: IndexSpace) -> None:
         """Share the extents and the origin of ``space``, like the other members of a field of structs."""
@@ -436,7 +463,10 @@ class ScalarField(Contents, Field):
     @property
     def view(self) -> HostView:
         """The host's view of the memory; below sparse nodes of the cells of the region that may store values."""
+        if self._view is not None and self._view_stays:
+            return self._view
         region, shape = self.tree.region, self.storage_shape
+        self._view_stays = region is None and self.sparse_path is None
         if region is not None and shape:
             shape = (min(region.extent, shape[0]), *shape[1:])
         if self._view is None or self._view.shape != shape:
@@ -520,6 +550,13 @@ class ScalarField(Contents, Field):
             problem = f"field `{self.name}` is below a sparse node, so it has no element yet that `fill` could set"
             raise SpirogradRuntimeError(f"{problem}: omit `fill`, and set elements where they are activated")
         numpy_transfer.fill(self.tree.allocation, self.view, self._initial)
+
+    def _for_all(self, array: object) -> object:
+        if self.batch is None:
+            return array
+        data: Array = np.asarray(array)
+        is_of_one = data.shape == (*self.shape_in_kernels, *self.element_shape)
+        return np.broadcast_to(data, (self.batch.size, *data.shape)) if is_of_one else data
 
     def _subject(self) -> str:
         self.take_name()

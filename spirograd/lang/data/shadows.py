@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from spirograd.lang import context
 
@@ -67,6 +67,13 @@ def host_write(
     recorder.host_write(memory, () if is_view else key, reverse, source, repeat)
     if numbers:
         recorder.numbers_kept(memory)
+
+
+def host_read(memory: object, how: str) -> None:
+    """Tell the recorder that the host reads all numbers of a field or array, by the method ``how``."""
+    recorder = context.recorder()
+    if recorder is not None:
+        recorder.host_read(cast("Memory", memory), how)
 
 
 def clear(*roles: str, kept: Container[object] = ()) -> None:

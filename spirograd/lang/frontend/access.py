@@ -103,6 +103,8 @@ def get_attribute(t: Tracer, base: object, name: str, text: str = "") -> object:
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
         hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
         raise type_error(f"{describe(base)} has no {SHADOWS[name]}", hint)
+    if name == "shape" and isinstance(base, Field) and base.batch is not None:
+        name = "shape_in_kernels"
     getter = getattr(type(base), name, None)
     try:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():

@@ -52,7 +52,21 @@ def _assign_name(t: Tracer, target: ast.Name, value: object) -> None:
         raise t.syntax_error("an f-string with run-time values can only be printed", target, "put it into the `print`")
     if value is None:
         raise type_error(f"`{name}` would be None", "a function whose value is used must return one on every path")
+    _refuse_copy(t, name, value)
     assign(t, name, Matrix(value) if isinstance(value, list) and value and _is_numeric(value) else value)
+
+
+def _refuse_copy(t: Tracer, name: str, value: object) -> None:
+    """Raise SpirogradTypeError for ``u = v`` of two fields or arrays that the program gave these names: it would copy nothing."""
+    if not has_elements(value):
+        return
+    frame = t.frame
+    is_parameter = any(parameter.arg == name for parameter in frame.source.tree.args.args)
+    held = frame.variables.get(name) if is_parameter else frame.names.get(name) if name not in frame.variables else None
+    if has_elements(held):
+        copy = f"write a loop, as in `for I in sg.grouped({name}): {name}[I] = ...`, or call `{name}.copy_from(...)` outside of the kernel"
+        hint = f"{copy}; for a second name of {describe(value)}, choose another one"
+        raise type_error(f"`{name}` is a field or an array, into which an assignment copies no elements", hint)
 
 
 def _is_numeric(items: list[object]) -> bool:

@@ -10,7 +10,7 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayArg, ScalarArg
 from spirograd.lang import scalar
 from spirograd.lang.data.ndarray import BufferView, Ndarray, array_of
-from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.data.slices import numbers_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy, array_decl
 from spirograd.lang.frontend.guards import Path, is_guardable
@@ -53,12 +53,13 @@ class Declarations:
 
 class Captures:
     """``arrays``: named by the kernel, each an argument that the user does not see, with its path if it has one. ``guarded``: attributes
-    of template arguments, with the values that they have now."""
+    of template arguments, with the values that they have now. ``results``: fields of the numbers that a kernel of a batch returns."""
 
     def __init__(self) -> None:
         self.declarations = Declarations()
         self.arrays: list[tuple[Ndarray, Path | None]] = []
         self.guarded: dict[Path, object] = {}
+        self.results: list[ScalarField] = []
         self.outside = OutsideValues()
         self.reads: Reads | None = None  # what the trace reads, if it is recorded
         self._proxies: dict[object, ArrayProxy | ViewProxy] = {}

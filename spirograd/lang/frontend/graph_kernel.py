@@ -9,13 +9,15 @@ import ast
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once
 from spirograd.base.records import dataclass
+from spirograd.base.validity import NotPrepared
 from spirograd.ir import nodes
 from spirograd.lang import context, streams
 from spirograd.lang.data.ndarray import BufferView, Ndarray
@@ -28,6 +30,8 @@ from spirograd.lang.graph_statements import GraphStatus
 from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:
+    from spirograd.base.arguments import PreparesLaunches
+    from spirograd.base.validity import StepRecorder
     from spirograd.lang.session_protocol import OnOp, PlannedLoop, Session
 
 
@@ -58,14 +62,15 @@ class _Yielded(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One call: its session, its arguments by name, how a part is launched, the checkpoint up to which nothing is done, and the plan of a
-    loop that the device is to repeat, while that is made."""
+    """One call: its session, its arguments by name, how a part is launched, the checkpoint up to which nothing is done, the plan of a
+    loop that the device is to repeat, while that is made, and the last loop that it has repeated."""
 
     session: Session
     named: dict[str, object]
     launch: Callable[[Part], None]
     skipped_to: object = None
     plan: PlannedLoop | None = None
+    repeated: PreparesLaunches | None = None
 
 
 class GraphKernel(Kernel):
@@ -95,6 +100,12 @@ class GraphKernel(Kernel):
     def __call__(self, *args: object, **kwargs: object) -> object:
         if self._structure.plain:
             return super().__call__(*args, **kwargs)
+        launch = self._native.launch
+        if launch is not None:
+            if kwargs:
+                args, kwargs = self.ordered(args, kwargs)
+            if not kwargs and launch(args) is not NotImplemented:
+                return None
         return self._start_run(args, kwargs, None)
 
     def resume(self, *args: object, from_checkpoint: object, **kwargs: object) -> GraphStatus:
@@ -147,11 +158,40 @@ class GraphKernel(Kernel):
             if part.number >= 0:
                 parts[part.number](*bound[:split], **by_name)
 
+        run = _Run(session, named, launch, skipped_to)
         try:
-            self._nodes(self._structure.nodes, _Run(session, named, launch, skipped_to))
+            self._nodes(self._structure.nodes, run)
         except _Yielded as end:
             return GraphStatus(True, end.label)
-        return GraphStatus(False) if self._structure.labels else None
+        if self._structure.labels:
+            return GraphStatus(False)
+        native, loop = self._native, self._structure.only_loop
+        if run.repeated is not None and loop is not None and native.device is not None and native.is_due():
+            native.prepare(run.repeated, Arguments.of((), (), {}), bound, functools.partial(self._record, loop))
+        return None
+
+    def _record(self, loop: Loop, args: Sequence[object], into: StepRecorder) -> None:
+        """Record how compiled code checks that a call runs ``loop`` as the one with ``args`` did: each part is the same, and each flag."""
+        into.keep_all()
+        for part in self.parts:
+            part.specialized(tuple(args), {})[1].record(args, into)
+        for path in loop.flags():
+            self._record_flag(path, args, into)
+
+    def _record_flag(self, path: ast.expr, args: Sequence[object], into: StepRecorder) -> None:
+        assert self._signature is not None
+        parameters = list(self._signature.parameters)
+        memory = self._flag_memory(path, dict(zip(parameters, args)))
+        members: list[str] = []
+        while isinstance(path, ast.Attribute):
+            members.append(path.attr)
+            path = path.value
+        if not isinstance(path, ast.Name) or path.id not in parameters:
+            raise NotPrepared
+        into.argument(parameters.index(path.id))
+        for name in reversed(members):
+            into.member(name)
+        into.same(memory, mortal=True)
 
     def _nodes(self, nodes: Sequence[Node], run: _Run) -> None:
         for node in nodes:
@@ -181,7 +221,7 @@ class GraphKernel(Kernel):
     def _loop(self, loop: Loop, run: _Run) -> None:
         if run.skipped_to is not None and run.skipped_to not in loop.labels:
             return
-        memory = self._flag_memory(loop.flag, run)
+        memory = self._flag_memory(loop.flag, run.named)
         if run.plan is not None:
             with run.plan.loop(_address(memory)):
                 self._nodes(loop.body, run)
@@ -205,21 +245,22 @@ class GraphKernel(Kernel):
             finally:
                 run.plan = None
 
-        return loops.run(plan)
+        run.repeated = loops.run(plan)
+        return run.repeated is not None
 
     def _checkpoint(self, checkpoint: Checkpoint, run: _Run) -> None:
         if run.skipped_to is not None:
             if run.skipped_to != checkpoint.label:
                 return
             run.skipped_to = None
-        flag = self._flag_memory(checkpoint.flag, run)
+        flag = self._flag_memory(checkpoint.flag, run.named)
         self._nodes(checkpoint.body, run)
         if flag[None]:
             raise _Yielded(checkpoint.label)
 
-    def _flag_memory(self, path: ast.expr, run: _Run) -> ScalarField | Ndarray:
-        """Return the field or ndarray that decides."""
-        memory = object_of(path, lambda name: run.named[name] if name in run.named else self.source().names().get(name))
+    def _flag_memory(self, path: ast.expr, named: Mapping[str, object]) -> ScalarField | Ndarray:
+        """Return the field or ndarray that decides. ``named``: the arguments by name."""
+        memory = object_of(path, lambda name: named[name] if name in named else self.source().names().get(name))
         if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or memory.element_shape:
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
             problem = f"{label} decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got {describe(memory)}"

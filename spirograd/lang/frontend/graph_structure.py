@@ -11,6 +11,7 @@ import builtins
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from itertools import chain
 from typing import Union
 
 from spirograd.base.dtypes import DType
@@ -45,6 +46,14 @@ class Loop:
     body: list[Node]
     labels: tuple[int, ...] = ()
 
+    def flags(self) -> Iterator[ast.expr]:
+        """Iterate over its flag and those of loops in it."""
+        yield self.flag
+        for node in self.body:
+            for inner in chain.from_iterable(node.sections) if isinstance(node, Sections) else [node]:
+                if isinstance(inner, Loop):
+                    yield from inner.flags()
+
 
 @dataclass(slots=True, eq=False)
 class Sections:
@@ -78,6 +87,12 @@ class Structure:
     def plain(self) -> bool:
         """Whether it is a kernel like others: one part at most."""
         return all(isinstance(node, Part) for node in self.nodes)
+
+    @property
+    def only_loop(self) -> Loop | None:
+        """The loop that is all it does; None if it does more."""
+        nodes = [node for node in self.nodes if not isinstance(node, Part) or node.number >= 0]
+        return nodes[0] if len(nodes) == 1 and isinstance(nodes[0], Loop) else None
 
 
 def structure_of(source: Source, is_graph: bool, checkpoints: bool) -> Structure:

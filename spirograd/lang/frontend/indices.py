@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i32, i64
-from spirograd.base.errors import SpirogradIndexError
+from spirograd.base.errors import SpirogradIndexError, render
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
 from spirograd.lang.indexing import index_within, refuse_index, report_index
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import as_value, describe, type_error
+from spirograd.lang.scalar import Value, as_value, describe, type_error
 
 
 def index_values(
@@ -33,7 +33,22 @@ def index_values(
                 if fixed:  # modules have no such access, even where it is not made
                     report_index(message)
                     parts[axis] = low
+        elif shape is not None and isinstance(k, Value):
+            _warn_of_loop(k, axis, name, origin[axis] if origin else 0, shape[axis])
     return [integer_index(k, name) for k in parts]
+
+
+def _warn_of_loop(k: Value, axis: int, name: str, low: int, extent: int) -> None:
+    """Warn of an access that each iteration of a loop over a field makes with an index of the loop, if some are out of range."""
+    trace = scalar.trace_of()
+    field, first, last = trace.loop_indices.get(k.op, ("", low, low))
+    if trace.guards or low <= first <= last < low + extent:
+        return
+    message = (
+        f"the loop over `{field}` goes from index {first} to {last}, and `{name}` has indices {low} to {low + extent - 1} on axis {axis}"
+    )
+    hint = f"a loop over a field gives the indices of its elements; the elements are `{field}[i]`"
+    trace.warn(("loop index", str(trace.b.loc), message), render(message, trace.b.loc, hint))
 
 
 def flat_index(key: object) -> list[object]:

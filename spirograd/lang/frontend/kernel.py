@@ -176,7 +176,7 @@ class Kernel(Staged, NearNames):
             native.prepare(plan, packer, args, specialization.record, specialization.make_result)
         if plan.diagnosed or packer.transfers is not None:
             specialization.finish(packer)
-        return None if values is None else specialization.result(values)
+        return None if values is None and not specialization.results else specialization.result(values)
 
     def _run_as_python(self, session: Session, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the kernel on ``arch=sg.python``."""
@@ -317,6 +317,10 @@ class Kernel(Staged, NearNames):
 
     def _steps(self, args: Sequence[object]) -> list[Step]:
         return [step for k, (parameter, value) in enumerate(zip(self._parameters, args)) for step in parameter.steps(value, Path(k))]
+
+    def launch_by(self, calls: NativeCalls) -> None:
+        """Have compiled code launch by ``calls``, too: see `NativeCalls.share`."""
+        self._native.share(calls)
 
     def forget(self, key: Hashable, specialization: Specialization | None) -> None:
         """Drop ``specialization`` for arguments with this key.

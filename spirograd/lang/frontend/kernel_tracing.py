@@ -17,6 +17,7 @@ from spirograd.lang.context import Trace
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
+from spirograd.lang.frontend.environment_loops import for_each_environment
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.freed_cells import collect
 from spirograd.lang.frontend.function_bodies import function_body
@@ -31,9 +32,11 @@ from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import ValueType, as_type, leaf_dtypes
+from spirograd.lang.scalar import Value
 from spirograd.lang.tuples import result_type
 
 if TYPE_CHECKING:
+    from spirograd.lang.data.batches import Batch
     from spirograd.lang.frontend.recorded_reads import Reads
     from spirograd.lang.probes import Probes
 
@@ -104,7 +107,7 @@ def _trace(
             t.store_probes()
             collect(t)
         results = _store_result(t, returns)
-        body = trace.b.end()
+        body = for_each_environment(trace.b.end(), trace, t.environments, t.fields)
     finally:
         context.set_trace(before)
     kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
@@ -151,8 +154,22 @@ def _store_result(t: Tracer, returns: ValueType | None) -> tuple[TempRef, ...]:
         message = f"kernel `{source.name}` says that it returns a value, but does not on every path"
         raise SpirogradSyntaxError(message, source.loc(source.tree, None), "end it with `return`")
     refs = []
+    batch = t.environments.batch
     for k, (leaf, dtype) in enumerate(zip(leaves(value), leaf_dtypes(returns))):
+        if batch is not None:
+            _store_in_batch(t, batch, scalar.cast(leaf, dtype), f"result{k}")
+            continue
         ref = TempRef(f"result{k}", dtype)
         t.b.store(ref, scalar.cast(leaf, dtype).op)
         refs.append(ref)
     return tuple(refs)
+
+
+def _store_in_batch(t: Tracer, batch: Batch, value: Value, name: str) -> None:
+    """Store a number of the result of each environment in memory of its own, from which the call returns it."""
+    field = batch.field(value.dtype, name=name)
+    assert isinstance(field, ScalarField)
+    ref = field.refs()
+    t.fields[ref] = field
+    t.captures.results.append(field)
+    t.b.store(ref, t.environment(batch), value.op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -86,13 +87,15 @@ def _elements(memory: Proxy) -> LoopSpace:
 
 def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:
     """Return all elements of a field, or cells of a node, in the order of memory."""
-    total = 1
-    for n in field.shape:
-        total *= n
+    total = math.prod(field.shape if isinstance(field, SNode) else field.shape_in_kernels)
 
     def decode(index: Value) -> list[Value]:
         if isinstance(field, SNode):
             return indices_of(field.decode(), len(field.shape), (), index)
-        return list(field.loop_order(index))
+        indices = list(field.loop_order(index))
+        for axis, (value, extent_) in enumerate(zip(indices, field.shape)):
+            first = field.origin[axis] if field.origin else 0
+            scalar.trace_of().loop_indices[value.op] = (field.name, first, first + extent_ - 1)
+        return indices
 
     return LoopSpace(scalar.constant(total, i64 if total > 2**31 - 1 else i32), decode)

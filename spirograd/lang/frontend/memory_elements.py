@@ -33,6 +33,10 @@ def element_of(t: Tracer, base: object, key: object) -> Lvalue | None:
     if isinstance(base, (ScalarField, MatrixField)):
         ref = base.refs()
         t.fields[ref] = base
+        if base.batch is not None:
+            indices = index_values(key, len(ref.shape) - 1, ref.name, ref.shape[1:])
+            indices.insert(0, t.environment(base.batch))
+            return Element(ref, indices, label=indices)
         shape = base.shape if base.sparse_path else ref.shape
         indices = index_values(key, len(shape), ref.name, shape, base.origin if base.sparse_path else ref.layout.origin)
         return SparseElement(t, base, ref, indices) if base.sparse_path else Element(ref, indices, label=None if base.hidden else indices)

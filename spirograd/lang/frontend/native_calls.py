@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spirograd.base import validity
 from spirograd.base.arguments import Arguments, PreparedLaunch, PreparesLaunches
+from spirograd.base.launch_cursor import StepKind
 from spirograd.base.records import dataclass
 
 if TYPE_CHECKING:
@@ -44,17 +45,18 @@ class NativeCalls:
 
     ``launch``: takes the arguments of a call, as a tuple, and returns the result if it has launched the kernel, else NotImplemented; it is
     None if no call is prepared. ``device``: the device of the session if compiled code can launch on it. ``most``: the most kinds of calls
-    that are prepared at a time. ``last_write``: for launches of an open tape, see `validity.Record`.
+    that are prepared at a time. ``step``: for launches of an open tape, see `validity.Record`.
     """
 
-    __slots__ = ("__weakref__", "_last_write", "_missed", "_most", "_patience", "_records", "device", "launch")
+    __slots__ = ("__weakref__", "_missed", "_most", "_of_tapes", "_patience", "_records", "_step", "device", "launch")
 
-    def __init__(self, session: Session | None, most: int = _RECORDS, last_write: dict[str, int] | None = None) -> None:
+    def __init__(self, session: Session | None, most: int = _RECORDS, step: StepKind | None = None) -> None:
         self.launch: Callable[[tuple[object, ...]], object] | None = None
         self.device = None if session is None else session.native
-        self._last_write = last_write
         self._most = most
         self._records: list[_Record] = []
+        self._of_tapes: list[_Record] = []
+        self._step = step
         self._missed = 0
         self._patience = _PATIENCE
 
@@ -86,35 +88,50 @@ class NativeCalls:
             watched.extend(into.mortal)
 
         try:
-            prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result, self._last_write))
+            prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result, self._step))
         except (validity.NotPrepared, AttributeError):  # An object of the launch may be gone.
             return
-        forget = _forgetter(weakref.ref(self), prepared)
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
-        self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
+        self._use([self._watched(prepared, watched), *others[: self._most - 1]], self._of_tapes)
 
-    @property
-    def ticks(self) -> int:
-        """The number of ticks that the launch which was recorded last takes for its writes."""
-        return self._records[0].prepared.ticks
+    def share(self, calls: NativeCalls) -> None:
+        """Launch by the records of ``calls``, too, which are those of a tape that follows a sequence."""
+        number = validity.number()
+        found = [(record.prepared, [reference() for reference in record.watched]) for record in calls._records]
+        shared = [self._watched(prepared, watched) for prepared, watched in found if all(value is not None for value in watched)]
+        others = [r for r in self._of_tapes if r.prepared.number == number]
+        self._use(self._records, [*shared, *others[: _RECORDS - len(shared)]])
+
+    def _watched(self, prepared: PreparedLaunch, watched: Sequence[object]) -> _Record:
+        forget = _forgetter(weakref.ref(self), prepared)
+        return _Record(prepared, [weakref.ref(value, forget) for value in watched])
 
     def forget(self, prepared: object = None) -> None:
         """Drop a record, or all of them."""
-        self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
+        records, of_tapes = ([] if prepared is None else _without(prepared, listed) for listed in (self._records, self._of_tapes))
+        self._use(records, of_tapes)
 
-    def _use(self, records: list[_Record]) -> None:
-        """Launch by ``records``.
+    def _use(self, records: list[_Record], of_tapes: list[_Record]) -> None:
+        """Launch by these records.
 
         It takes no lock, because finalizers call this. Several threads may: each function keeps alive the objects that its records watch,
         so that they are replaced when one of these is collected; objects collected meanwhile are checked afterwards.
         """
-        self._records = records
-        watched = [record.watched for record in records]
+        self._records, self._of_tapes = records, of_tapes
+        watched = [record.watched for record in (*records, *of_tapes)]
         device = self.device
-        prepared = [record.prepared for record in records]
+        prepared = [record.prepared for record in (*records, *of_tapes)]
         self.launch = device.native_code().function(prepared, watched) if prepared and device is not None else None
         if any(reference() is None for references in watched for reference in references):
-            self._use([r for r in self._records if all(reference() is not None for reference in r.watched)])
+            self._use(_alive(records), _alive(of_tapes))
+
+
+def _without(prepared: object, records: list[_Record]) -> list[_Record]:
+    return [record for record in records if record.prepared is not prepared]
+
+
+def _alive(records: list[_Record]) -> list[_Record]:
+    return [record for record in records if all(reference() is not None for reference in record.watched)]
 
 
 def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[object], None]:

@@ -381,5 +381,6 @@ def field_text(field: ScalarField | MatrixField, laid_out: bool | None = None) -
     if field.sparse_path or field.hidden or field.tree.regions is not None:
         raise Unrecordable(f"it uses the field `{field.name}` of a sparse tree")
     place = f"{field.tree.id} {field.shape} {field.origin} {field.decode()} {field.addresses} {field.layout}"
+    place += "" if field.batch is None else f" {field.batch} {field.batch.masked}"
     shadows = [None if shadow is None else shadow.placed for shadow in (field._grad, field._dual)]
     return f"closed {text} {place} {shadows}"

@@ -128,6 +128,12 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
     return draw(dtype, counter, *t.random_stream.key())
 
 
+def _environment(t: Tracer, node: ast.Call) -> Value:
+    if node.args or node.keywords:
+        raise type_error("`sg.batch.index` takes no arguments")
+    return Value(t.environment())
+
+
 def _super(t: Tracer, node: ast.Call) -> object:
     """Trace ``super()``: Python finds the class and the object by itself, from the method that is running."""
     if t.captures.reads is not None:
@@ -184,6 +190,7 @@ FORMS: dict[object, Handler] = {
     forms.length: lists.length,
     forms.volatile_load: _volatile_load,
     forms.get_addr: element_addresses.get_addr,
+    forms.environment: _environment,
     BufferView: _buffer_view,
     forms.random: functools.partial(_random, randoms.uniform),
     forms.randn: functools.partial(_random, randoms.normal),

@@ -13,6 +13,7 @@ from spirograd.base.tracebacks import frames_hidden
 from spirograd.base.validity import NotPrepared, StepRecorder
 from spirograd.ir import nodes
 from spirograd.lang import leaves
+from spirograd.lang.data.batches import of_each_environment
 from spirograd.lang.data.field import StructField
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.tree import trees_of
@@ -62,7 +63,10 @@ class Specialization:
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
         self.outside = captures.outside
-        self.constant = not self.guards and not self.signatures
+        self.batch = next((field.batch for field in traced.fields.values() if field.batch is not None), None)
+        self.results = captures.results  # Of each environment of the batch; the fields are kept.
+        self._masked = self.batch is not None and self.batch.masked
+        self.constant = not self.guards and not self.signatures and self.batch is None
 
     @property
     def kernel(self) -> nodes.Kernel:
@@ -78,12 +82,16 @@ class Specialization:
     def record(self, args: Sequence[object], into: StepRecorder) -> None:
         """Record how compiled code checks and packs arguments like ``args``: what `holds` compares, and then what `pack` does. Raises
         NotPrepared if that is for Python only, as where it must see the class of an object with members."""
-        if any(step.path.names for step in self._own_steps):
+        if self.results or any(step.path.names for step in self._own_steps):
             raise NotPrepared
         for step in self._own_steps:
             step.record(args, into)
         for path in self._guarded:
             record_constant(follow(path, args, into), into)
+        if self.batch is not None:
+            into.given(self.batch)
+            into.member("masked")
+            into.same(self._masked)
         self.outside.record(into)
         for step in self.captures:
             step.record(args, into)
@@ -130,11 +138,15 @@ class Specialization:
                 array = get(args)
                 if not isinstance(array, Ndarray) or array_signature(array) != signature:
                     return False
+            if self.batch is not None and self.batch.masked is not self._masked:
+                return False
         except AttributeError:
             return False
         return True
 
     def result(self, values: tuple[Number, ...] | None) -> object:
+        if self.results and self.batch is not None:
+            return of_each_environment(self.returns, self.results, self.batch.mask)
         if self.returns is None or values is None:
             return None
         return self.make_result(values)

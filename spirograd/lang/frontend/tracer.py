@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError, render
@@ -22,12 +22,16 @@ from spirograd.lang.context import Trace
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.assumptions import Assumptions
 from spirograd.lang.frontend.captures import Captures
+from spirograd.lang.frontend.environments import Environments
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.runtime_values import Traced
 from spirograd.lang.frontend.unsupported import unsupported
 from spirograd.lang.probes import Probe, Probes
 from spirograd.lang.scalar import Value
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.batches import Batch
 
 # Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
 Handler = Callable[["Tracer", Any], object]
@@ -103,6 +107,7 @@ class Tracer:
         self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
         self.temps = 0  # how many names of memory were given
+        self.environments = Environments()  # of the batch whose fields the kernel uses
         self.probes: Probes | None = None  # of kernel coverage, if it is measured
         self._probes_at_end: list[Probe] = []
 
@@ -185,6 +190,14 @@ class Tracer:
 
     def syntax_error(self, message: str, node: ast.AST, hint: str = "") -> SpirogradSyntaxError:
         return SpirogradSyntaxError(message, self.frame.loc(node), hint)
+
+    # --- batches -----------------------------------------------------------------------------------------------------------
+
+    def environment(self, batch: Batch | None = None) -> Op:
+        """Return the number of the environment, see `Environments.index_in`. Raises NotCallable in a function that is called."""
+        if self.random_stream is None:
+            raise NotCallable("it uses the environments of a batch")
+        return self.environments.index_in(batch)
 
     # --- names of memory ---------------------------------------------------------------------------------------------------
 

@@ -80,4 +80,9 @@ def no_attribute(base: object, name: str) -> SpirogradTypeError:
         return type_error(f"the struct has no member `{name}`", did_you_mean(name, names) or f"it has {', '.join(names)}")
     names = () if isinstance(base, Value) else (n for n in dir(base) if not n.startswith("_"))
     what = "name" if isinstance(base, ModuleType) else "attribute"
-    return type_error(f"{describe(base)} has no {what} `{name}`", did_you_mean(name, names))
+    reduced = name in _REDUCTIONS and not isinstance(base, Value) and hasattr(base, "shape")
+    hint = "combine the elements in a loop, as in `total += x[i]`" if reduced else did_you_mean(name, names)
+    return type_error(f"{describe(base)} has no {what} `{name}`", hint)
+
+
+_REDUCTIONS = ("sum", "min", "max", "mean", "any", "all", "prod", "norm", "dot")

@@ -16,12 +16,13 @@ from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 from spirograd.lang import scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.slices import padded
 from spirograd.lang.frontend.array_proxy import SHADOWS, ArrayProxy, ElementShape, Proxy
 from spirograd.lang.frontend.indices import integer_index
 from spirograd.lang.frontend.trip_counts import strided
 from spirograd.lang.groups import SharedArray
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import StructType
 
 
@@ -143,9 +144,13 @@ def sliced(base: Viewed | ViewProxy, key: object) -> ViewProxy:
     if isinstance(base, ViewProxy):
         of, axes, name = base.base, base.axes, base.name if base.name.startswith("a slice") else "a slice of " + base.name
     else:
-        of, axes, name = base, tuple([ViewAxis(extent=scalar.as_value(n)) for n in base.shape]), "a slice of " + _name(base)
-    parts = iter(padded(key, len(base.shape), what))
+        of, axes, name = base, tuple([ViewAxis(extent=scalar.as_value(n)) for n in _extents(base)]), "a slice of " + _name(base)
+    parts = iter(padded(key, len(_extents(base)), what))
     return ViewProxy(of, [axis if axis.extent is None else _part(axis, next(parts), name, what) for axis in axes], name)
+
+
+def _extents(base: Viewed | ViewProxy) -> tuple[Scalar, ...]:
+    return base.shape_in_kernels if isinstance(base, Field) else base.shape
 
 
 def _refuse_fields(base: object) -> None:

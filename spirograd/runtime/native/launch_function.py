@@ -17,14 +17,14 @@ from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.llvmgen.word_functions import functions_of, source, translate
 from spirograd.runtime import builtins
 from spirograd.runtime.generations import tick
-from spirograd.runtime.native import launch_code, state, step_code
+from spirograd.runtime.native import cursor_code, launch_code, state, step_code
 from spirograd.runtime.native.launch_preparation import Prepared
 
 # A function of the arguments of a call, as a tuple: launches and returns the result, or does nothing and returns NotImplemented.
 Launch = Callable[[tuple[object, ...]], object]
 
-_MODULES = (state, step_code, launch_code)
-_EXPORTS = {name: f"sg_{name}" for name in ("launch", *functions_of(step_code))}
+_MODULES = (state, step_code, cursor_code, launch_code)
+_EXPORTS = {name: f"sg_{name}" for name in ("launch", *functions_of(step_code), *functions_of(cursor_code))}
 _END = bytes(8)  # A record of no bytes.
 _lock = threading.Lock()
 _code: list[Code | None] = []

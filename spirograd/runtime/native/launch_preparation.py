@@ -12,6 +12,7 @@ import numpy as np
 from spirograd.base.arrays import Array
 from spirograd.base.artifact import NARROW, CompiledKernel, DisjointArray, Slot
 from spirograd.base.dtypes import DType
+from spirograd.base.launch_cursor import StepKind
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _FIRST_ADDRESS = 16
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
 _I64_MOST = 2**63 - 1
+_Step = tuple[str, int, int, int]
+# Steps that need no current object.
+_FIRST = ("argument", "given", "item", "names", "words")
 # The destination of scalars that the kernel does not use.
 _NOWHERE = MOST_BLOCK_BYTES - 8
 
@@ -37,18 +41,18 @@ _NOWHERE = MOST_BLOCK_BYTES - 8
 class Prepared:
     """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
 
-    ``about``: equal for records of the same calls. ``ticks``: the number of ticks that a launch takes for its writes.
+    ``about``: equal for records of the same calls.
     """
 
     number: int
     record: bytes
     objects: tuple[object, ...]
     about: tuple[object, ...]
-    ticks: int
 
 
 class LaunchSteps:
-    """A list of the steps of launches of ``kernel``. Flat arguments are added in order, by `scalar`, `array`, `host_array` or `unchanged`.
+    """A list of the steps of launches of ``kernel``. Flat arguments are added in order, by `scalar`, `array`, `host_array` or `unchanged`;
+    those of several kernels one after the other, if there is no ``kernel`` and all are kept.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch, in which the steps replace some words.
     ``record``: the recorded launch, see `validity.Record`. ``host_arrays``: whether kernels use memory of the host in place. ``compared``:
@@ -57,7 +61,7 @@ class LaunchSteps:
 
     def __init__(
         self,
-        kernel: CompiledKernel,
+        kernel: CompiledKernel | None,
         steps: Mapping[str, int],
         block: bytes,
         record: Record,
@@ -70,26 +74,29 @@ class LaunchSteps:
         self._host_arrays = host_arrays
         self._compared = compared
         self._same_arrays = len(compared) > MOST_SPANS
+        self._keeps_all = False
         self._scalars_kept: set[int] = set()
         self._extents_kept: set[tuple[int, int]] = set()
         self._kernel = kernel
         self._codes = steps
         self._block = block
-        self._steps: list[tuple[str, int, int, int]] = []
-        self._locked: list[tuple[str, int, int, int]] = []
-        self._after: list[tuple[str, int, int, int]] = []
-        self._objects: list[object] = []
+        self._steps: list[_Step] = []
+        self._locked: list[_Step] = []
+        self._after: list[_Step] = []
+        self._objects: list[object] = [record.step]
         self._flat = 0
         self._held = self._buffers = 0
         self._scalars: dict[int, Slot] = {}
         self._arrays: dict[int, list[Slot]] = {}
-        for slot in kernel.args.slots:
+        for slot in () if kernel is None else kernel.args.slots:
             if slot.kind == "scalar":
                 self._scalars[slot.index] = slot
             elif slot.kind in ("array", "shape"):
                 self._arrays.setdefault(slot.index, []).append(slot)
         if len(block) > _NOWHERE:
             raise NotPrepared
+        if record.step is not None:
+            self._steps.append(("next_step", record.step.cursor.address, record.step.number, 0))
 
     # --- the current object ------------------------------------------------------------------------------------------------
 
@@ -159,6 +166,10 @@ class LaunchSteps:
         """Check that arrays are the same."""
         self._same_arrays = True
 
+    def keep_all(self) -> None:
+        """Check that scalars are equal, and arrays the same."""
+        self._keeps_all = self._same_arrays = True
+
     def keep_sizes(self, sizes: Iterable[Size | None]) -> None:
         """Check that these sizes, which depend on arguments alone, are equal."""
         for size in sizes:
@@ -179,7 +190,7 @@ class LaunchSteps:
 
     def scalar(self, t: DType, value: object) -> None:
         """Take the current object, a number like ``value``, as the next flat argument."""
-        if self._flat in self._scalars_kept:
+        if self._keeps_all or self._flat in self._scalars_kept:
             (self.equal if value else self.same)(value)  # 0.0 equals -0.0
             self.unchanged()
             return
@@ -267,6 +278,7 @@ class LaunchSteps:
 
         ``accept`` is called with the number under the outer lock of `finish`; unless it returns True, Python runs the launch.
         """
+        assert self._kernel is not None
         places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
         steps = self._steps if accept is None else self._locked
         steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
@@ -289,8 +301,18 @@ class LaunchSteps:
         """Record that the launch writes this part of an allocation."""
         self._after.append(("tick", self._named(part), self._named(generations), 0))
 
+    def advanced(self, step: StepKind) -> None:
+        """Advance the cursor of a tape, after the writes of the launch."""
+        self._locked.append(("begin_step", step.cursor.address, 0, 0))
+        self._after.append(("end_step", step.cursor.address, self._ticks(), 0))
+
+    def _ticks(self) -> int:
+        """Return the number of ticks that a launch takes for its writes."""
+        return sum(name in ("tick", "tick_held") for name, *_ in self._after)
+
     def _written(self, kind: str, index: int) -> Iterable[str]:
         """Return the parts of an argument or a tree that the kernel writes."""
+        assert self._kernel is not None
         return [part for k, i, part in self._kernel.effects.all_written() if (k, i) == (kind, index)]
 
     def _named(self, value: object) -> int:
@@ -304,22 +326,32 @@ class LaunchSteps:
         ``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, acquired in this
         order.
         """
-        before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))
+        checked = _without_repetitions(self._steps) if self._keeps_all else self._steps
+        before, locked, after = (self._packed(steps) for steps in (checked, self._locked, self._after))
         methods = [method for held in (outer, lock) for method in ((0, 0) if held is None else self._methods(held))]
         locked_at = BEFORE + len(before)
         after_at = locked_at + len(locked)
         block_at = after_at + len(after)
         nbytes, of = len(self._block), self._record
-        suspensions = 0 if of.last_write is None else 1  # that of the open tape
+        suspensions = 0 if of.step is None else 1  # that of the open tape
         words = (block_at + nbytes, of.number, suspensions, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
         record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
-        ticks = sum(name in ("tick", "tick_held") for name, *_ in self._after)
-        return Prepared(self._record.number, record, (*self._objects, *keep), about, ticks)
+        return Prepared(self._record.number, record, (*self._objects, *keep), about)
 
     def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)
 
-    def _packed(self, steps: Sequence[tuple[str, int, int, int]]) -> bytes:
+    def _packed(self, steps: Sequence[_Step]) -> bytes:
         listed = [struct.pack("<4q", self._codes[name], *operands) for name, *operands in steps]
         return b"".join(listed) + bytes(STEP_BYTES)
+
+
+def _without_repetitions(steps: Sequence[_Step]) -> list[_Step]:
+    """Return checks without those that come again: each looks at an object first, or at none."""
+    checks: list[list[_Step]] = []
+    for step in steps:
+        if step[0] in _FIRST or not checks:
+            checks.append([])
+        checks[-1].append(step)
+    return [step for check in dict.fromkeys(map(tuple, checks)) for step in check]

@@ -35,6 +35,7 @@ python = Functions(
     PyEval_RestoreThread="void (ptr)",
     PyEval_SaveThread="ptr ()",
     PyFloat_AsDouble="double (ptr)",
+    PyList_Append="i32 (ptr, ptr)",
     PyLong_AsLongLong="i64 (ptr)",
     PyObject_CallFunctionObjArgs="ptr (ptr, ...)",
     PyObject_CallNoArgs="ptr (ptr)",
@@ -43,6 +44,7 @@ python = Functions(
     PyObject_RichCompareBool="i32 (ptr, ptr, i32)",
     PyObject_Type="ptr (ptr)",
     PySequence_GetItem="ptr (ptr, i64)",
+    PyThreadState_Get="ptr ()",
     PyTuple_GetItem="ptr (ptr, i64)",
     PyTuple_Size="i64 (ptr)",
 )

@@ -56,16 +56,16 @@ class _FissionGroups(Rewriter):
         b, size = self.b, op.attr.group_size
         bounds, body, finish = op.regions
         b.begin()
-        begin, end = self.inline(bounds, (), clone=True)
+        begin, end, *slots = self.inline(bounds, (), clone=True)
         t = begin.type
         assert isinstance(t, DType)
         one, last = b.const(1, t), b.emit(ops.sub, end, begin)
         full_groups = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, last, one), b.const(size, t)), one)
         groups = b.emit(ops.select, b.emit(ops.lt, begin, end), full_groups, b.const(0, t))
-        new_bounds = b.end([b.const(0, t), groups])
+        new_bounds = b.end([b.const(0, t), groups, *slots])
         (number,) = b.begin(t)
         self.env = {}
-        begin, end = self.inline(bounds, (), clone=True)
+        begin, end, *_ = self.inline(bounds, (), clone=True)
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
         values = GroupValues(body, size, from_zero, native=False)
         first = b.emit(ops.add, begin, b.emit(ops.mul, number, b.const(size, t), attr="nsw"))
@@ -82,6 +82,7 @@ class FissionedBody(GroupBody):
         super().__init__(b, values)
         self.checks = checks
         self.handlers |= {ops.subgroup_read: self._read, ops.subgroup_ballot: self._ballot, ops.atomic: self._atomic}
+        self.handlers[ops.builtin] = lambda op: self.thread_number()  # the only one that precedes this pass
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
         self.env[values.index] = first  # stands for the index of each thread where values of the group are computed from it
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory

@@ -23,6 +23,7 @@ from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
     BufferRef,
+    BuiltIn,
     FieldRef,
     Kernel,
     Layout,
@@ -67,7 +68,7 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         slots.update(_slots_of(op, kernel))
     for _, ref in kernel.accesses:
         slots.update(_slots_of_memory(ref))
-    adstacks = adstacks_of(kernel)
+    adstacks = adstacks_of(kernel, ctx.caps.target.slots_by_thread)
     if adstacks:
         slots.add(Slot("adstacks"))
         slots |= {Slot(kind, k, dtype=i32) for k in range(len(adstacks)) for kind in ADDRESSING}
@@ -179,7 +180,7 @@ class _Layout(Rewriter):
         super().__init__()
         self.args_of = kernel.args
         self.slots_together = slots_together
-        self.adstacks = {ref: (k, info) for k, (ref, info) in enumerate(adstacks_of(kernel).items())}
+        self.adstacks = {ref: (k, info) for k, (ref, info) in enumerate(adstacks_of(kernel, slots_together).items())}
         self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
         self.words: dict[tuple[AdstackWord, int], Op] = {}  # words of adstacks that the current task has loaded
@@ -377,6 +378,8 @@ class _Layout(Rewriter):
             last = self._sub(self._word(AdstackWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
+        if info.threads > 1:
+            at = self._add(self._mul(at, info.threads), self.b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32))
         base, pitch = self._word(AdstackWord.BASE, number), self._word(AdstackWord.PITCH, number)
         if info.task is None:
             return self._add(at, base)

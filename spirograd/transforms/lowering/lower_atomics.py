@@ -1,7 +1,7 @@
 """Lowering of atomics that the device lacks.
 
 They become atomics on the bits of floats, loops over compare-and-swap on the words that hold the element, or follow a strategy of
-`native_atomics`.
+`native_atomics`. For additions to floats of shared arrays see `shared_atomics`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.native_atomics import Strategy, is_native, place, strategies_of, unfinished
 from spirograd.transforms.lowering.packed_subwords import subword_of
+from spirograd.transforms.lowering.shared_atomics import add_by_bits
 from spirograd.transforms.pass_context import PassContext
 
 
@@ -30,6 +31,7 @@ def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     Locks need the entry "locks" of ``ctx.block``. On drivers that end loops early (``caps.loop_limit``) an unfinished atomic is a fault.
     """
+    kernel = add_by_bits(kernel, ctx.caps)
     if ctx.caps.atomic_cas and not ctx.caps.locks_int64:
         return _LowerAtomics(ctx.caps).kernel(kernel)
     lowered = _ByStrategy(ctx).kernel(kernel)

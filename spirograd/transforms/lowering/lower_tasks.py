@@ -138,11 +138,11 @@ class _LowerTasks(Rewriter):
         in a workgroup, each of its subgroups does so."""
         b = self.b
         bounds, body, _ = op.regions
-        begin, end = self.inline(bounds, ())
+        begin, end, *slots = self.inline(bounds, ())
         b.at(op)
-        share = self._share(begin, end, (), size * together)
+        share = self._share(begin, end, [self._whole_groups(slot, size * together) for slot in slots], size * together)
         number = b.emit(ops.builtin, attr=BuiltIn.LOCAL if together == 1 else BuiltIn.LANE, type=i32)
-        full = len(bounds.results) == 2 and are_whole(*bounds.results, size)
+        full = are_whole(*bounds.results[:2], size)
         native = self.ctx.caps.subgroup_read
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
         values = GroupValues(body, size, from_zero, native)
@@ -174,6 +174,10 @@ class _LowerTasks(Rewriter):
             subgroup = b.emit(ops.subgroup_read, b.emit(ops.builtin, attr=BuiltIn.SUBGROUP, type=i32), b.const(0), type=i32)
             first = b.cast(_bits(b, b.emit(ops.add, workgroup, b.emit(ops.mul, subgroup, b.const(size)))), share.wide)
         self._strided(first, share.stride, padded, [], group, ops.UNIFORM)
+
+    def _whole_groups(self, slots: Op, size: int) -> Op:
+        """Return the number of thread slots of the whole groups of ``size`` among ``slots``."""
+        return self.b.emit(ops.sub, slots, self.b.emit(ops.irem, slots, self.b.const(size)))
 
     def _range(self, op: Op, size: int, blocks: _Blocks) -> None:
         """Lower a range task: bounds (in every invocation), the loop, then reductions."""

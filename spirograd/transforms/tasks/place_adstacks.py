@@ -34,7 +34,7 @@ def place_adstacks(kernel: Kernel, ctx: PassContext) -> Kernel:
     part: all if each gets a thread slot, else the number of thread slots. If thread slots are claimed, the task sets the counter of each
     guard to 0, and each claim is checked.
     """
-    adstacks = adstacks_of(kernel)
+    adstacks = adstacks_of(kernel, ctx.caps.target.slots_by_thread)
     kernel = _Claims(kernel, adstacks).kernel(kernel)
     if not adstacks:
         return kernel
@@ -69,6 +69,7 @@ class _Place:
         self.kernel = kernel
         self.loops = _loops(kernel)
         # The numbers of range tasks, after the placing task, which comes first.
+        self.whole = {k: op.attr.group_size for k, op in enumerate(kernel.body.ops[:-1], 1) if op.code is ops.task and op.attr.grouped}
         self.tasks = {op.attr.name: k for k, op in enumerate(kernel.body.ops[:-1], 1) if op.attr.kind == "range_for"}
 
     def body(self) -> Region:
@@ -109,6 +110,9 @@ class _Place:
         self._check(fits, slot_words, left, adstacks)
         requested = b.emit(ops.adstack_word, attr=(AdstackWord.SLOTS, number), type=i32)
         slots = layout.slots(groups, requested, left)
+        if number in self.whole:
+            least = layout.by.min(requested, b.const(self.whole[number]))
+            self._check(layout.by.ge(slots.limit, least), slot_words, left, adstacks)
         b.store(word(AdstackWord.SLOTS, number), self._choose(fits, slots.limit, b.const(0)))
         for group, pitch in zip(groups, slots.pitches):
             if group.guard is not None:

@@ -76,6 +76,23 @@ def test_locations_and_numbers() -> None:
     assert math.copysign(1.0, again.body.ops[0].attr) == -1.0
 
 
+def test_locations_are_printed_once() -> None:
+    """Operations of an inlined call share the location of the call, in whichever objects, and memory may have the name of a location."""
+    b = Builder()
+    b.begin()
+    for line in (1, 2, 1, 1):
+        b.loc = Loc("a.py", line, caller=Loc("b.py", 7))
+        b.load(TempRef("loc0", dt.i32), *())
+    kernel = Kernel("k", (), b.end())
+    text = to_text(kernel, locs=True)
+    declared = [line for line in text.splitlines() if line.startswith("loc ")]
+    assert declared == ['loc loc0 = Loc("b.py", 7)', 'loc loc1 = Loc("a.py", 1, caller=loc0)', 'loc loc2 = Loc("a.py", 2, caller=loc0)']
+    assert text.count("load[loc0_]() : i32 @ loc1") == 3
+    equal(kernel, parse(text))
+    shared = [op.loc for op in parse(text).walk()]
+    assert shared[0] is shared[2] and to_text(parse(text), locs=True) == text
+
+
 def test_names_of_memory_do_not_clash() -> None:
     layout = Layout((Term(0, 1, 0, 4),))
     refs = [FieldRef(name, 0, key, dt.f32, (4,), (), layout, role) for key, (name, role) in enumerate(

@@ -164,3 +164,15 @@ def test_run_time_indices(tracing):
         m[x, 0]
     with pytest.raises(SpirogradTypeError, match="slice"):
         Vector([x, x])[i:]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
+def test_floats_without_a_result_in_python_are_those_of_numpy():
+    np.testing.assert_array_equal(Vector([0.0, 0.0]).normalized().to_numpy(), [np.nan, np.nan])
+    for op in (operator.truediv, operator.floordiv, operator.mod):
+        np.testing.assert_array_equal(op(Vector([1.0, -2.5, 0.0]), 0.0).to_numpy(), op(np.array([1.0, -2.5, 0.0]), 0.0))
+    np.testing.assert_array_equal((Vector([1, -1, 0]) / 0).to_numpy(), [np.inf, -np.inf, np.nan])
+    np.testing.assert_array_equal((Vector([10.0, 0.0]) ** 400).to_numpy(), [np.inf, 0])
+    for op in (operator.floordiv, operator.mod):
+        with pytest.raises(SpirogradTypeError, match=r"constant expression: integer .* by zero"):
+            op(Vector([1, 2]), 0)

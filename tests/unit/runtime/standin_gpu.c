@@ -379,8 +379,8 @@ static R end_recording(Stream *origin) {
   }
   return result;
 }
-R F(cuStreamEndCapture, hipStreamEndCapture)(Stream *s, Graph **graph) { /* ends it, whatever has failed */
-  DESTROY("capture_end", Graph *made = s->recorder; R joined = end_recording(s); if (!result) result = joined; if (result) made->live = 0; else *graph = made);
+R F(cuStreamEndCapture, hipStreamEndCapture)(void *stream, Graph **graph) { /* ends it, whatever has failed */
+  DESTROY("capture_end", Stream *s = stream_of(stream); Graph *made = s->recorder; R joined = end_recording(s); if (!result) result = joined; if (result) made->live = 0; else *graph = made);
 }
 R F(cuStreamIsCapturing, hipStreamIsCapturing)(void *stream, int *state) {
   ENTER("capture_state"); CONTEXT(); STREAM(stream);
@@ -453,6 +453,7 @@ R F(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(Graph **executabl
 R F(cuGraphLaunch, hipGraphLaunch)(Graph *graph, void *stream) {
   ENTER("graph_launch"); CONTEXT(); STREAM(stream);
   if (!graph->live) FAIL(BAD_HANDLE);
+  if (s->recorder) FAIL(RECORDING);
   for (size_t i = 0; i < graph->count; i++) enqueue(s, graph->work[i]);
   LEAVE();
 }

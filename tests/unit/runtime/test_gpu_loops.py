@@ -1,6 +1,7 @@
 """Loops whose condition CUDA reads itself: what they become in its graphs. On the stand-in for its driver."""
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from unit.runtime.standin_gpu import CUDA
 import spirograd as sg
 from spirograd.base.device import LaunchWork, Loop, Sections, Step
 from spirograd.lang import context
+from spirograd.lang.frontend import native_calls
 from spirograd.runtime.launcher import Launcher
 
 LINE, FLAG = sg.types.ndarray(sg.i32, ndim=1), sg.types.ndarray(sg.i32, ndim=0)
@@ -138,7 +140,7 @@ def test_a_kernel_gives_its_loop_to_the_driver(cuda):
         count_down(x, left, by)
     gc.collect()
     sg.sync()
-    assert cuda.live("graphs") == 32
+    assert cuda.live("graphs") == 33, "32 that Python launches, and one that compiled code launches"
 
 
 def test_loops_that_the_host_repeats(cuda, monkeypatch):
@@ -168,3 +170,82 @@ def test_older_drivers(standin, monkeypatch):
     count_down(x, left, 4)
     assert standin.calls("graph_make") == 0
     sg.reset()
+
+
+def countdown():
+    @sg.kernel(graph=True)
+    def run(x: LINE, left: FLAG, by: sg.i32):
+        while sg.graph.do_while(left):
+            for i in x:
+                x[i] += by
+            for _ in range(1):
+                left[None] -= 1
+
+    return run
+
+
+def test_equal_calls_run_the_loop_without_python(cuda, monkeypatch):
+    """Other arguments go through Python; each call ticks the generations of what the loop writes."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+    run, loops = countdown(), context.session().device_loops
+    x, y, left = word(), word(), sg.ndarray(sg.i32, ())
+    run(x, left, 1)
+    assert (loops.launches, cuda.calls("graph_launch")) == (1, 1)
+    before = [sum(v.allocation.generations.values()) for v in (x, left)]
+    run(x, left, 1)
+    run(left=left, x=x, by=1)
+    assert (loops.launches, cuda.calls("graph_launch")) == (1, 3)
+    after = [sum(v.allocation.generations.values()) for v in (x, left)]
+    assert all(now > then for now, then in zip(after, before))
+    for other in ((y, left, 1), (x, left, 2), (x, sg.ndarray(sg.i32, ()), 1)):
+        launches = loops.launches
+        run(*other)
+        assert loops.launches == launches + 1
+    launches = loops.launches
+    run(x, left, 1)
+    run(y, left, 1)
+    assert loops.launches == launches, "records of earlier calls are kept"
+    with pytest.raises(sg.SpirogradRuntimeTypeError):
+        run(x, sg.ndarray(sg.f32, ()), 1)
+    cuda.fail("graph_launch", 1, 1)
+    with pytest.raises(sg.SpirogradRuntimeError, match="INVALID_VALUE"):
+        run(x, left, 1)
+
+
+def test_memory_of_a_loop_is_not_kept(cuda, monkeypatch):
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    run, x, left = countdown(), word(), sg.ndarray(sg.i32, ())
+    for _ in range(3):
+        run(x, left, 1)
+    kept = weakref.ref(x)
+    del x
+    gc.collect()
+    assert kept() is None and run._native.launch is None
+
+
+def test_a_flag_of_an_object(cuda, monkeypatch):
+    """Another array in its place goes through Python."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+
+    @sg.data_oriented
+    class Counter:
+        def __init__(self):
+            self.x, self.left = word(), sg.ndarray(sg.i32, ())
+
+        @sg.kernel(graph=True)
+        def run(self):
+            while sg.graph.do_while(self.left):
+                for i in self.x:
+                    self.x[i] += 1
+                for _ in range(1):
+                    self.left[None] -= 1
+
+    counter, loops = Counter(), context.session().device_loops
+    counter.run()
+    counter.run()
+    assert loops.launches == 1
+    counter.left = sg.ndarray(sg.i32, ())
+    counter.run()
+    assert loops.launches == 2

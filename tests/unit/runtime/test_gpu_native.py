@@ -331,8 +331,8 @@ def test_threads(session, in_python):
     first, done = len(session.launches), threading.Event()
 
     def launch():
-        for _ in range(200):
-            several(*args)
+        for k in range(200):
+            several(*args[:3], float(k), True)  # Equal launches would become a graph.
 
     def disturb():
         while not done.is_set():

@@ -19,7 +19,7 @@ from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.llvmgen.word_functions import functions_of, translate
 from spirograd.runtime import builtins
 from spirograd.runtime.devices.gpu import call_code
-from spirograd.runtime.devices.gpu.call_code import FAILED, GROUPS
+from spirograd.runtime.devices.gpu.call_code import GROUPS
 from spirograd.runtime.devices.gpu.driver import Driver
 
 _EXPORTS = {name: f"sg_gpu_{name}" for name in functions_of(call_code)}
@@ -31,7 +31,7 @@ Launch = Callable[[bytes, "tuple[int | None, ...]"], int]
 @dataclass(slots=True, eq=False)
 class CallCode:
     """The compiled functions for ``driver``, as Python calls them (see `launcher`, `enterer` and `waiter`), and the addresses of those for
-    `prepared` launches, with and without events around them."""
+    `prepared` launches: with and without events around them, and by their graphs."""
 
     driver: Driver
     launch: builtins.Method
@@ -39,6 +39,7 @@ class CallCode:
     wait: builtins.Method
     prepared: int
     timed: int
+    repeat: int
     library: Library
 
 
@@ -53,7 +54,7 @@ def _compiled(driver: Driver) -> CallCode:
     launch = builtins.Method(b"launch", addresses["launch"], builtins.METH_FASTCALL)
     enter = builtins.Method(b"enter", addresses["enter"], builtins.METH_NOARGS)
     wait = builtins.Method(b"wait", addresses["wait"], builtins.METH_O)
-    return CallCode(driver, launch, enter, wait, addresses["prepared"], addresses["timed"], library)
+    return CallCode(driver, launch, enter, wait, addresses["prepared"], addresses["timed"], addresses["repeat"], library)
 
 
 def compiled(driver: Driver) -> CallCode:
@@ -91,8 +92,8 @@ def launcher(code: CallCode, context: int, stream: int, tasks: Sequence[LaunchTa
     return code.launch.function(ctypes.addressof(memory)), memory
 
 
-def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, groups: Sequence[int]) -> tuple[ctypes.Structure, int]:
-    """Return the context of the function at `CallCode.prepared`, and the address where it leaves an error code.
+def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, groups: Sequence[int]) -> ctypes.Structure:
+    """Return the context of the functions at `CallCode.prepared` and `CallCode.repeat`, see `call_code` for its words.
 
     The launches take blocks of ``nbytes`` and run ``groups`` workgroups for each task. ``words``: the memory returned by `launcher`. Both
     must live as long as the context is used.
@@ -101,8 +102,7 @@ def prepared(code: CallCode, words: ctypes.Array[ctypes.c_uint64], nbytes: int, 
     class Prepared(ctypes.Structure):
         _fields_ = [("words", ctypes.c_uint64 * (GROUPS // 8)), ("groups", ctypes.c_uint32 * max(len(groups), 1))]
 
-    memory = Prepared((ctypes.addressof(words), nbytes, 0), tuple(groups))
-    return memory, ctypes.addressof(memory) + FAILED
+    return Prepared((ctypes.addressof(words), nbytes), tuple(groups))
 
 
 def enterer(code: CallCode, context: int) -> Callable[[], int]:

@@ -3,17 +3,21 @@
 A launch of all tasks of a kernel reads 64-bit words: the context; the address of the handle of the stream; the terminator of ``extra``; the
 number of tasks; then for each task its function, its group size, its grid (see `grid_limits`: the most workgroups, and those of an unknown
 number of iterations), and the iterations that a workgroup runs at a time. A prepared launch has the address of these words, the size of the
-block, and the error code of the last launch that failed; then the numbers of workgroups, of 32 bits each.
+block, and the error code of the last launch that failed; for launches that graphs may repeat (see `RepeatedLaunch`), memory for the block
+of the last launch, or 0, how many launches in turn had that block, for how many a graph is recorded, and the graph, or 0; then the numbers
+of workgroups, of 32 bits each.
 """
 
 from __future__ import annotations
 
-from spirograd.llvmgen.word_functions import Addresses, Functions, call, i32, i64, stack, u32
+from spirograd.llvmgen.word_functions import Addresses, Functions, call, copy, i32, i64, stack, u32
 from spirograd.runtime.devices.gpu.driver import NOT_READY
 
 CONTEXT, STREAM, END, TASKS, HEADER = range(0, 40, 8)
 _FUNCTION, _GROUP_SIZE, _MOST, _UNKNOWN, _EACH, _TASK = range(0, 48, 8)
-_WORDS, _NBYTES, FAILED, GROUPS = range(0, 32, 8)
+WORDS, NBYTES, FAILED, BLOCK, EQUAL, PATIENCE, GRAPH, GROUPS = range(0, 64, 8)
+# In place of an error code: a graph of the launch is to be recorded.
+RECORD = 1 << 30
 # The two entries of ``extra`` before its end: the argument block and its size.
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 _LOW_WORD = 0xFFFFFFFF
@@ -33,6 +37,8 @@ python = Functions(
 driver = Functions(
     launch="i32 (ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)",
     event_record="i32 (ptr, ptr)",
+    graph_launch="i32 (ptr, ptr)",
+    capture_state="i32 (ptr, ptr)",
     sg_enter="i64 (i64)",
     sg_leave="void (i64)",
     sg_forget="void ()",
@@ -81,8 +87,51 @@ def _groups(task: int, iterations: int) -> int:
 
 
 def prepared(block: int, launch: int) -> None:
-    """Run a prepared launch, and store its error code."""
-    code = _launch_all(i64[launch + _WORDS], launch + GROUPS, block, i64[launch + _NBYTES])
+    """Run a prepared launch, by its graph if that does the same, and store its error code."""
+    if i64[launch + BLOCK] != 0 and _is_equal(block, launch) and i64[launch + GRAPH] != 0:
+        repeat(block, launch)
+        return
+    code = _launch_all(i64[launch + WORDS], launch + GROUPS, block, i64[launch + NBYTES])
+    if code != 0:
+        i64[launch + FAILED] = code
+
+
+def _is_equal(block: int, launch: int) -> bool:
+    """Return whether the last launch had the same block. Ask for a graph after enough of these, and drop it after another block."""
+    last = i64[launch + BLOCK]
+    nbytes = i64[launch + NBYTES]
+    at = 0
+    while at < nbytes and i64[block + at] == i64[last + at]:
+        at = at + 8
+    if at < nbytes:
+        copy(last, block, nbytes)
+        i64[launch + EQUAL] = 0
+        i64[launch + GRAPH] = 0
+        return False
+    if i64[launch + GRAPH] == 0:
+        i64[launch + EQUAL] = i64[launch + EQUAL] + 1
+        if i64[launch + EQUAL] == i64[launch + PATIENCE]:
+            i64[launch + FAILED] = RECORD
+    return True
+
+
+def repeat(block: int, launch: int) -> None:
+    """Launch the graph of a prepared launch, and store the error code. Where another library records the stream, launch the tasks, if there
+    are any, because drivers record no graph in a graph."""
+    words = i64[launch + WORDS]
+    entered = driver.sg_enter(i64[words + CONTEXT])
+    if entered < 0:
+        i64[launch + FAILED] = -entered
+        return
+    stream = i64[i64[words + STREAM]]
+    state = stack(8)
+    i64[state] = 0
+    code = driver.capture_state(stream, state)
+    if code == 0 and i64[state] == 0:
+        code = driver.graph_launch(i64[launch + GRAPH], stream)
+    if code == 0 and i64[state] != 0:
+        code = _launch_all(words, launch + GROUPS, block, i64[launch + NBYTES])
+    driver.sg_leave(entered)
     if code != 0:
         i64[launch + FAILED] = code
 

@@ -35,6 +35,7 @@ from spirograd.runtime.devices.gpu.driver_graphs import (
 )
 from spirograd.runtime.devices.gpu.features import Features
 from spirograd.runtime.devices.gpu.readback import CellArrival, pinned_cells
+from spirograd.runtime.devices.gpu.repeated_launch import GraphLaunch, RepeatedLaunch
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.gpu.timer import GpuTimer
@@ -47,10 +48,9 @@ from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
 if TYPE_CHECKING:
     from spirograd.runtime.native import launch_function
 
-# Tasks with at least this number of operations per invocation, without loops, run faster in few invocations that stride, because starting
-# an invocation takes some operations. H200, 128M f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367
-# ms in 131,072 groups, 0.319 ms in 64 groups per multiprocessor. A copy is slower in so few groups.
-_LONG, _LONG_GROUPS = 320, 64
+# Workgroups per multiprocessor of tasks that stride, see `TaskInfo.strides`. On an H200, loops take as long with 16 to 128 of them; groups
+# that have work more or less by chance, as the factorisations of Genesis, 10 % longer with 64.
+_STRIDING = 128
 _SOMEWHERE = 256  # The address that stands for an array of other libraries without elements and without an address.
 
 
@@ -306,8 +306,8 @@ class GpuDevice(StreamedDevice):
         Where only the device knows the number of iterations, the grid has as many groups as run at the same time.
         """
         each, most, _ = grid_limits(task, self.caps, "discrete")
-        if task.operations >= _LONG and not task.loops:
-            most = min(most, _LONG_GROUPS * self._processors)
+        if task.strides:
+            most = min(most, _STRIDING * self._processors)
         return each, most, max(min(most, self._processors * usage.resident), 1)
 
     def code_stages(self, kernel: CompiledKernel) -> dict[str, Stage]:
@@ -406,16 +406,7 @@ class GpuDevice(StreamedDevice):
         """
         if executable.by_address:
             return None
-        groups = [task.groups(count) for task, count in zip(executable.tasks, counts)]
-        memory, failed = call.prepared(self._code, executable.words, executable.nbytes, groups)
-
-        def report(_: int) -> None:
-            with self._turn:
-                word = ctypes.c_uint64.from_address(failed)
-                code, word.value = word.value, 0
-                self._driver.check(code, f"launch kernel {executable.name}")
-
-        return NativeEntry(self._code.prepared, ctypes.addressof(memory), self._turn.lock, (executable, memory), failed, report)
+        return RepeatedLaunch(self, executable, tuple(counts)).entry(self._code.prepared)
 
     # --- streams ---
 
@@ -503,6 +494,10 @@ class GpuDevice(StreamedDevice):
                 return self._loaded_graph(recorder.record(loop), ())
             except CannotBeRecorded:
                 return None
+
+    def entry_of(self, recorded: DriverGraph) -> NativeEntry:
+        """See `RecordsLoops.entry_of`."""
+        return GraphLaunch(self, recorded).entry(self._code.repeat)
 
     def _loaded_graph(self, handle: int, steps: Sequence[Step | Sections]) -> DriverGraph:
         loaded = Loaded(self._driver.graph_unload, handle)

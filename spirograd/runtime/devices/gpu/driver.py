@@ -68,7 +68,7 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
     "occupancy": (OUT, HANDLE, c_int, c_size_t),
 }
 # Called from compiled code only (`call.py`), which is linked with their addresses.
-CALLED = ("launch", "stream_query", "event_query", "event_record")
+CALLED = ("launch", "stream_query", "event_query", "event_record", "graph_launch", "capture_state")
 
 SUCCESS, OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 0, 2, 100, 600
 # After these errors no later call succeeds: a kernel caused an error that ends its context, or the device is gone.

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from spirograd.runtime.devices.gpu import call
+from spirograd.runtime.devices.gpu.call_code import FAILED
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class GpuTimer(QueryTimer["GpuDevice", "Executable"]):
             self.device._deletions.put(memory)
         else:
             nbytes = part.nbytes
-        prepared, failed = call.prepared(self._code, part.words, nbytes, groups)
+        prepared = call.prepared(self._code, part.words, nbytes, groups)
         code = self._function(bytes(block), ctypes.addressof(prepared), stream, begin, end)
-        driver.check(code or ctypes.c_uint32.from_address(failed).value, f"launch kernel {part.name}")
+        driver.check(code or ctypes.c_uint32.from_buffer(prepared, FAILED).value, f"launch kernel {part.name}")
 
     def _marks(self, count: int) -> list[tuple[float, float]]:
         times = []

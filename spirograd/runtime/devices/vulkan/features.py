@@ -68,6 +68,7 @@ _FEATURES = (
     (_V12, "shaderInt8", "int8"),
     (_V12, "shaderFloat16", "float16"),
     (_V12, "shaderBufferInt64Atomics", "atomic_int64"),
+    (_V12, "shaderSharedInt64Atomics", "shared_int64"),
     (_V12, "bufferDeviceAddress", "buffer_address"),
     (_V12, "timelineSemaphore", ""),
     (_V12, _EXTENDED_TYPES, ""),
