@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,11 @@ import pytest
 from corpus.sizings import EXPECTED, sizing
 
 import spirograd as sg
+from spirograd.compiler import compile_kernel
+from spirograd.survey.collecting import Source
+from spirograd.survey.drivers import DRIVERS
+from spirograd.survey.results import COMPILES
+from spirograd.survey.vulkan import VulkanCompiler
 from validation import tools
 from validation.__main__ import absent, idle_limits, main
 from validation.case import Case, case, load
@@ -53,9 +59,27 @@ def profiles_of(name: str) -> list[str]:
     return [*turns[number % len(turns)], *([] if count % 6 else [vendor[number // 2 % len(vendor)]])]
 
 
+@pytest.fixture(scope="module")
+def radv() -> Iterator[VulkanCompiler | None]:
+    """AMD's driver in front of a null device, None if it is not on this machine."""
+    driver = DRIVERS["radv-gfx1030"]
+    if needs.missing("radv-gfx1030"):
+        yield None
+    else:
+        with VulkanCompiler(driver) as compiler:
+            yield compiler
+
+
 @pytest.mark.parametrize("name,profiles", [pytest.param(name, profiles_of(name), id=name) for name in CASES])
-def test_compiles_for_devices_of_each_kind(name: str, profiles: list[str], tmp_path: Path) -> None:
-    compiles(name, profiles, tmp_path)
+def test_compiles_for_devices_of_each_kind(name: str, profiles: list[str], radv: VulkanCompiler | None, tmp_path: Path) -> None:
+    """Where RADV is, every pipeline becomes machine code of RDNA 2, too, and the driver tells its resources. See test_null_devices.py."""
+    kernels = compiles(name, profiles, tmp_path)
+    if radv is None:
+        return
+    options = [(kernel, source.options) for source in kernels for kernel in source.kernels(radv.caps)]
+    builds = [build for kernel, given in options for build in radv.build(compile_kernel(kernel, radv.caps, given), 0.0)]
+    assert not [build.reason for build in builds if build.outcome != COMPILES]
+    assert all(build.usage.registers and build.usage.instructions for build in builds) and builds
 
 
 @pytest.mark.long
@@ -64,8 +88,11 @@ def test_compiles_for_all_others(name: str, tmp_path: Path) -> None:
     compiles(name, [profile for profile in PROFILES if profile not in profiles_of(name)], tmp_path)
 
 
-def compiles(name: str, profiles: list[str], tmp_path: Path) -> None:
-    """The corpus sizes tapes in nearly all of its gradients, on all profiles, whatever else they lack."""
+def compiles(name: str, profiles: list[str], tmp_path: Path) -> list[Source]:
+    """Compile a case for profiles, and return its kernels.
+
+    The corpus sizes tapes in nearly all of its gradients, on all profiles, whatever else they lack.
+    """
     kernels = kernels_of(CASES[name])
     assert kernels
     for profile, caps in [(profile, PROFILES[profile]) for profile in profiles]:
@@ -76,6 +103,7 @@ def compiles(name: str, profiles: list[str], tmp_path: Path) -> None:
         elif name.startswith("gradient") and not CASES[name].needs:
             assert all(sizing(found)), profile
     needs.need("spirv-val")  # without it, only the compiler has been tested
+    return kernels
 
 
 @pytest.mark.parametrize("name", ["tickets_f32", "atomic_add_i8", "many_buffers_40", "powers", "scalar_arguments", "conjugate_gradient"])

@@ -33,8 +33,8 @@ def test_the_page_counts_cases_by_outcome_and_reason() -> None:
     assert f"| turnip-a750@sid | a driver 1.0 | compiles | {len(CASES) - 2} | 2 | 0 | 7 from seed 2: 5 ok, 4 refused | 2026-11-29 |" in text
     assert f"| swiftshader@host, vulkan | a driver 1.0 | executes | {len(CASES) - 2} | 1 | 1 | - | 2026-11-29 |" in text
     assert (
-        "| setup | 64-bit floats | 64-bit atomics |\n|---|---|---|\n| turnip-a750@sid | 1 | 1 |\n| swiftshader@host, vulkan | 1 |  |"
-        in text
+        "| setup | 64-bit floats | 64-bit atomics |\n|---|---|---|\n| turnip-a750@sid | 1 | 1 |\n"
+        "| turnip-a750@sid, random programs | 4 |  |\n| swiftshader@host, vulkan | 1 |  |" in text
     )
     assert "| swiftshader@host, vulkan | steps | x \\| y is 3, not 4 |" in text
 
@@ -51,6 +51,19 @@ def test_the_page_counts_cases_by_outcome_and_reason() -> None:
 def test_reasons_have_names(message: str, reason: str) -> None:
     ran = record("swiftshader@host", "vulkan", steps=("refused", message))
     assert f"| setup | {reason} |" in page.text([ran])
+
+
+def test_rows_of_setups_without_a_record_stay() -> None:
+    """Also columns that only they fill, and order is that of the setups."""
+    turnip = record("turnip-a750@sid", "compile", add_sub_mul_f64=("refused", "needs f64"))
+    ran = record("swiftshader@host", "vulkan", steps=("failed", "x | y"), shifts_u16=("refused", "something new"))
+    turnip.usage, turnip.seconds = {"pipelines": 3}, 1.0
+    page_before = page.text([turnip, ran])
+    assert page.text([], page_before, [turnip.name, ran.name]) == page_before
+    again = record("swiftshader@host", "vulkan")
+    text = page.text([again], page_before, list(SETUPS))
+    assert text == page.text([again, turnip]) and "something new" not in text
+    assert page.text([], page_before, []) == page.text([])
 
 
 def test_records_are_kept(tmp_path: Path) -> None:

@@ -46,7 +46,14 @@ def _options(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=100, help="random programs for drivers that only compile (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=2.0, help="random programs on drivers that execute (default %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of the first random program of each kind; by default any")
-    parser.add_argument("--page", type=Path, nargs="?", const=_PAGE, metavar="FILE", help="write the page from these and earlier results")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        nargs="?",
+        const=_PAGE,
+        metavar="FILE",
+        help="write the page from these and earlier results; rows of other setups stay",
+    )
     options = parser.parse_args(given)
     names = list(SETUPS) if options.only is None else [n for pattern in options.only for n in fnmatch.filter(SETUPS, pattern)]
     if not names:
@@ -73,7 +80,8 @@ def main(arguments: Sequence[str]) -> int:
     status = _run(options)
     if options.page is not None:
         found = [record for name in SETUPS if (record := records.load(_RECORDS, name)) is not None]
-        options.page.write_text(page.text(found), encoding="utf-8")
+        previous = options.page.read_text(encoding="utf-8") if options.page.exists() else ""
+        options.page.write_text(page.text(found, previous, list(SETUPS)), encoding="utf-8")
     return status
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from validation.case import load
@@ -27,10 +28,53 @@ A case is refused if spirograd raises an error that names what the device lacks.
 """
 
 
-def text(found: Sequence[Record]) -> str:
-    """Return the page, in Markdown."""
-    parts = [_INTRODUCTION, *_totals(found), *_refusals(found), *_topics(found), *_usage(found), *_failures(found)]
-    return "\n".join(parts) + "\n"
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of the page. The first cell of a row names a setup, see `_label`."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    note: str = ""
+    empty: str = ""  # in place of a table without rows
+
+    def lines(self) -> list[str]:
+        """Return the section, in Markdown; nothing if it has no rows, and nothing to say about that."""
+        if not self.rows:
+            return [self.title + "\n", self.empty] if self.empty else []
+        cells = [[*row, *[""] * (len(self.head) - len(row))] for row in self.rows]
+        table = ["| " + " | ".join(map(str, row)) + " |" for row in (self.head, *cells)]
+        return [self.title + "\n", *([self.note] if self.note else []), table[0], "|" + "---|" * len(self.head), *table[1:], ""]
+
+    def with_kept(self, kept: Section, names: Collection[str], order: Sequence[str]) -> Section:
+        """Return this with those rows of ``kept`` whose setup is not one of ``names``, in the order of ``order``."""
+        rows = [row for row in kept.rows if _name(row) in order and _name(row) not in names]
+        used = [column for k, column in enumerate(kept.head) if any(row[k] for row in rows)]
+        head = [*self.head, *[column for column in used if column not in self.head]]
+        moved = [[dict(zip(kept.head, row)).get(column, "") for column in head] for row in rows]
+        return replace(self, head=head, rows=sorted([*self.rows, *moved], key=lambda row: order.index(_name(row))))
+
+
+def text(found: Sequence[Record], previous: str = "", order: Sequence[str] = ()) -> str:
+    """Return the page, in Markdown. ``previous``: the page so far, whose rows stay for setups without a record; ``order``: the names of all
+    setups."""
+    names = [record.name for record in found]
+    sections = [make(found) for make in (_totals, _refusals, _topics, _usage, _failures)]
+    sections = [section.with_kept(_parsed(previous, section.title), names, [*order, *names]) for section in sections]
+    return "\n".join([_INTRODUCTION, *[line for section in sections for line in section.lines()]]) + "\n"
+
+
+def _parsed(page: str, title: str) -> Section:
+    """Return the table of a section of the page; an empty one if the page does not have it."""
+    lines = page.partition(title + "\n")[2].partition("\n## ")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").replace("\\|", "\0").split("|")] for line in lines if line.startswith("| ")]
+    rows = [[cell.replace("\0", "\\|") for cell in row] for row in rows]
+    return Section(title, rows[0] if rows else (), rows[1:])
+
+
+def _name(row: Sequence[object]) -> str:
+    """Return the name of the setup of a row."""
+    return str(row[0]).partition(", ")[0]
 
 
 def summary(record: Record) -> str:
@@ -53,10 +97,6 @@ def _random(record: Record) -> str:
     return f"{record.programs:,} from seed {record.seed}: {_written(record.random)}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *["| " + " | ".join(map(str, row)) + " |" for row in rows], ""]
-
-
 def _columns(found: Sequence[Record]) -> Iterator[tuple[Record, str]]:
     yield from ((record, arch) for record in found for arch in record.outcomes)
 
@@ -65,7 +105,7 @@ def _label(record: Record, arch: str) -> str:
     return record.name if arch == COMPILE else f"{record.name}, {arch}"
 
 
-def _totals(found: Sequence[Record]) -> list[str]:
+def _totals(found: Sequence[Record]) -> Section:
     rows = []
     for record, arch in _columns(found):
         counts = record.counts(arch)
@@ -73,19 +113,19 @@ def _totals(found: Sequence[Record]) -> list[str]:
         random = _random(record) if arch == next(iter(record.outcomes)) else "the same"
         rows.append((_label(record, arch), record.driver, kind, counts[OK], counts["refused"], counts[FAILED], random, record.day))
     head = ("setup", "driver", "kind", "cases that pass", "refused", "failed", "random programs (compiles: kernels of them)", "day")
-    return ["## Results\n", *_table(head, rows)]
+    return Section("## Results", head, rows)
 
 
-def _refusals(found: Sequence[Record]) -> list[str]:
+def _refusals(found: Sequence[Record]) -> Section:
     columns = [(_label(record, arch), record.outcomes[arch].values()) for record, arch in _columns(found)]
     counted = {label: Counter(reason_of(why) for status, why in outcomes if status == "refused") for label, outcomes in columns}
     counted |= {f"{record.name}, random programs": Counter(record.refusals) for record in found}
     names = list(dict.fromkeys(reason for counts in counted.values() for reason in counts))
     rows = [(label, *[counts[name] or "" for name in names]) for label, counts in counted.items() if counts]
-    return ["## Refusals by reason\n", *_table(("setup", *names), rows)] if rows else []
+    return Section("## Refusals by reason", ("setup", *names), rows)
 
 
-def _topics(found: Sequence[Record]) -> list[str]:
+def _topics(found: Sequence[Record]) -> Section:
     """Return how many cases of each file of the corpus pass."""
     topics: dict[str, list[str]] = {}
     for case in load():
@@ -95,19 +135,19 @@ def _topics(found: Sequence[Record]) -> list[str]:
         outcomes = record.outcomes[arch]
         ran = [[outcomes[name][0] for name in names if name in outcomes] for names in topics.values()]
         rows.append((_label(record, arch), *[f"{statuses.count(OK)} of {len(statuses)}" if statuses else "" for statuses in ran]))
-    return ["## Cases that pass, by topic\n", *_table(("setup", *[topic.replace("_", " ") for topic in topics]), rows)]
+    return Section("## Cases that pass, by topic", ("setup", *[topic.replace("_", " ") for topic in topics]), rows)
 
 
-def _usage(found: Sequence[Record]) -> list[str]:
+def _usage(found: Sequence[Record]) -> Section:
     told = [record for record in found if record.usage]
     names = list(dict.fromkeys(name for record in told for name in record.usage))
-    rows = [(r.name, *[f"{r.usage[n]:,}" if n in r.usage else "" for n in names], f"{r.seconds:.1f} s") for r in told]
-    head = ("setup", *names, "time of the driver's compiler")
+    rows = [(r.name, f"{r.seconds:.1f} s", *[f"{r.usage[n]:,}" if n in r.usage else "" for n in names]) for r in told]
+    head = ("setup", "time of the driver's compiler", *names)
     note = "Of all pipelines of the corpus and of the random programs, as the drivers tell:\n"
-    return ["## Machine code\n", note, *_table(head, rows)] if rows else []
+    return Section("## Machine code", head, rows, note)
 
 
-def _failures(found: Sequence[Record]) -> list[str]:
+def _failures(found: Sequence[Record]) -> Section:
     rows = [(_label(record, arch), case, why[:300].replace("|", "\\|")) for record in found for arch, case, why in record.failures()]
     rows += [(record.name, "a random program", fault[:300].replace("|", "\\|")) for record in found for fault in record.faults]
-    return ["## Failures\n", *(_table(("setup", "case", "what is wrong"), rows) if rows else ["None."])]
+    return Section("## Failures", ("setup", "case", "what is wrong"), rows, empty="None.")

@@ -16,6 +16,7 @@ from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, lib, struct
 
 ALIGNMENT = 256
 FIRST_BLOCK = 64 << 20
+FIRST_BLOCK_OF_HOST = 4 << 20  # for drivers that run on the CPU: SwiftShader writes zeros to all of a block
 LARGEST_BLOCK = 256 << 20
 # Ranges above this fraction of a block get memory of their own: they would leave large holes.
 DEDICATED_PART = 4
@@ -123,9 +124,20 @@ class MemoryTypes:
 
 
 class Allocator:
-    """An allocator of `Range` objects. Not thread safe: the device's lock guards it. ``used`` counts the bytes in use."""
+    """An allocator of `Range` objects. Not thread safe: the device's lock guards it. ``used`` counts the bytes in use.
 
-    def __init__(self, device: ffi.CData, functions: SimpleNamespace, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
+    ``first_block``: the bytes of the first block; each further block has twice as many as the one before.
+    """
+
+    def __init__(
+        self,
+        device: ffi.CData,
+        functions: SimpleNamespace,
+        types: MemoryTypes,
+        max_allocation: int,
+        cap: int | None,
+        first_block: int = FIRST_BLOCK,
+    ) -> None:
         self.device = device
         self.fn = functions
         self.types = types
@@ -133,7 +145,7 @@ class Allocator:
         self.cap = cap
         self.used = 0
         self.blocks: list[Block] = []
-        self._next_block = FIRST_BLOCK
+        self._next_block = first_block
         self.mapped = bool(types.flags[types.arrays(0xFFFFFFFF)] & _MAPPABLE == _MAPPABLE and types.array_wishes[0] & _MAPPABLE)
 
     def take(self, nbytes: int) -> Range:
@@ -167,7 +179,7 @@ class Allocator:
 
     def _shared_block(self, size: int) -> Block:
         """Return a block for many ranges; where memory is short, one that is just large enough."""
-        wanted = min(self._next_block, self.max_allocation)
+        wanted = min(max(self._next_block, size), self.max_allocation)
         try:
             block = self.create_block(wanted)
         except OutOfDeviceMemory:

@@ -27,7 +27,7 @@ from spirograd.runtime.devices.query_timer import QueryStopwatch
 from spirograd.runtime.devices.staging import StagingCells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.vulkan import inspection, metal_memory
-from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, Range, clear_host
+from spirograd.runtime.devices.vulkan.allocator import FIRST_BLOCK, FIRST_BLOCK_OF_HOST, Allocator, MemoryTypes, Range, clear_host
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions, ffi, number
 from spirograd.runtime.devices.vulkan.call_words import BATCH
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
@@ -83,7 +83,8 @@ class VulkanDevice(StreamedDevice):
             self.info = self._features.info
             self.caps = self._features.caps
             types = MemoryTypes(self._features.physical, self._features.kind, mappable)
-            self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
+            first_block = FIRST_BLOCK_OF_HOST if self._features.kind == "cpu" else FIRST_BLOCK
+            self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap, first_block)
             # A driver that runs on the CPU needs the processor time that polling takes.
             poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
             flight = FLIGHT if self._features.kind == "cpu" else None
