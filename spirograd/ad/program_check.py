@@ -7,7 +7,7 @@ The differences have the errors of the program's own arithmetic: large steps are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, Union, runtime_checkable
+from typing import Protocol, TypeVar, Union, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,13 @@ Inputs = Union[Sequence[object], Mapping[str, object]]
 _BY_SIZE = {8: (1e-4, 1e-5), 4: (2e-2, 1e-2), 2: (1e-1, 5e-2)}
 _SMALLER, _SIZES = 4.0, 6  # how much smaller each step is than the last, and how many sizes there are
 _WEIGHTS = {1: 2 / 3, 2: -1 / 12}  # of differences by 1 and 2 steps: of fourth order
+
+
+T = TypeVar("T", covariant=True)
+
+
+class _Function(Protocol[T]):
+    def __call__(self, *args: object, **kwargs: object) -> T: ...
 
 
 @runtime_checkable
@@ -66,10 +73,10 @@ class _Check:
         self.names = [f"inputs{path}" for path, _ in named]
         self.values: list[Array] = [np.array(value) for _, value in named]
         outputs, pullback = self._call(program.vjp, self.values)
-        self._adjoints = [rng.standard_normal(np.shape(value)) for _, value in leaves_of(outputs, "")]
+        self._adjoints = [rng.standard_normal(np.asarray(value).shape) for _, value in leaves_of(outputs, "")]
         self.gradients = [np.asarray(gradient) for _, gradient in leaves_of(pullback(tree_like(outputs, self._adjoints)), "")]
 
-    def _call(self, function: Callable[..., object], values: Sequence[Array]) -> object:
+    def _call(self, function: _Function[T], values: Sequence[Array]) -> T:
         given = tree_like(self._inputs, values)
         if isinstance(given, Mapping):
             return function(**given, **self._static)

@@ -52,6 +52,8 @@ class Target:
     f64_math_library: bool = False
     # `fma` rounds once, and arithmetic of f64 may be slow: invocations branch to avoid it.
     fused_multiply_add: bool = False
+    # Atomics may not add floats in shared memory: each device says which it adds.
+    lacks_shared_sums: bool = False
     # Sums of f32 are accumulated in f64, which costs nothing.
     wide_sums: bool = False
     # The order in which floats are summed does not depend on the rest of the loop, if iterations are distributed in the same way.
@@ -75,6 +77,7 @@ _SHADERS = Target(
     invocations=True,
     ordered_sums=True,
     simplifies_floats=True,
+    lacks_shared_sums=True,
 )
 TARGETS = {
     "interpreter": Target(Generator.INTERPRETER, interpreted=True, checks_accesses=True, call_stack=True),

@@ -142,7 +142,7 @@ class _LowerTasks(Rewriter):
         b.at(op)
         share = self._share(begin, end, [self._whole_groups(slot, size * together) for slot in slots], size * together)
         number = b.emit(ops.builtin, attr=BuiltIn.LOCAL if together == 1 else BuiltIn.LANE, type=i32)
-        full = are_whole(*bounds.results[:2], size)
+        full = are_whole(bounds.results[0], bounds.results[1], size)
         native = self.ctx.caps.subgroup_read
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
         values = GroupValues(body, size, from_zero, native)

@@ -6,7 +6,6 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, u1, unsigned
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.profiles import owner
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, SharedRef, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -20,7 +19,7 @@ def add_by_bits(kernel: Kernel, caps: Capabilities) -> Kernel:
     runs again only if another thread of the group has finished meanwhile, so it is never long. Raise SpirogradUnsupportedError for floats
     of 64 bits on devices that cannot exchange as many bits in shared memory.
     """
-    if caps.target.generator is not Generator.SPIRV or ops.atomic not in kernel.codes:
+    if not caps.target.lacks_shared_sums or ops.atomic not in kernel.codes:
         return kernel
     everything = list(kernel.walk())
     used = {a for op in everything for a in op.args}
