@@ -144,6 +144,7 @@ def measure(environments: int, steps: int, rounds: int) -> dict[str, tuple[float
     """Return the seconds of a step, and of a gradient by its steps, in a batch and by hand. Checks that both agree."""
     forms = InBatch(environments), ByHand(environments)
     axes = 0, 1
+    found = [(np.empty(0), np.empty(0))] * 2
     best = {"step": [np.inf, np.inf], "gradient, a step": [np.inf, np.inf]}
 
     def rollout(walker: Any) -> None:
@@ -165,12 +166,14 @@ def measure(environments: int, steps: int, rounds: int) -> dict[str, tuple[float
                 tape.grad()
 
             taken_by_gradient = seconds(gradient, 1) / steps
+            # Copies, because the next tape clears all gradients.
+            found[k] = walker.loss.to_numpy(), np.moveaxis(walker.phase.grad.to_numpy(), axes[k], 0)
             if turn:
                 best["step"][k] = min(best["step"][k], taken)
                 best["gradient, a step"][k] = min(best["gradient, a step"][k], taken_by_gradient)
-    batch, hand = forms
-    np.testing.assert_allclose(batch.loss.to_numpy(), hand.loss.to_numpy(), rtol=1e-4)
-    np.testing.assert_allclose(batch.phase.grad.to_numpy().T, hand.phase.grad.to_numpy(), rtol=1e-2, atol=1e-4)
+    (loss, slopes), (loss_by_hand, slopes_by_hand) = found
+    np.testing.assert_allclose(loss, loss_by_hand, rtol=1e-4)
+    np.testing.assert_allclose(slopes, slopes_by_hand, rtol=1e-3, atol=1e-6)
     return {name: (in_batch, by_hand) for name, (in_batch, by_hand) in best.items()}
 
 

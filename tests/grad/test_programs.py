@@ -432,10 +432,11 @@ def test_jax_gradients_use_the_tape_of_the_call():
         close(found, reference(np.float64(x), np.float64(RATE)))
         for gradient, wanted in zip(gradients, slopes(reference, (x, RATE))):
             close(gradient, wanted)
-    assert counts[1:] == [1, 1, 1]
+    compares = sg.cfg.arch not in (sg.cuda, sg.amdgpu)  # where values lie in memory of the host
+    assert counts[1:] == ([1, 1, 1] if compares else [2, 2, 2])
     for k in range(3):  # calls without gradients, and one of other values in between
         close(jax.block_until_ready(value(X, RATE)), reference(np.float64(X), np.float64(RATE)))
-        assert p._functions[0][1]._gradients_follow is (k == 0)
+        assert p._functions[0][1]._gradients_follow is (compares and k == 0)
     _, pullback = jax.vjp(p, X, RATE)
     jax.block_until_ready(value(X * 0.5, RATE))
     for gradient, wanted in zip(pullback(np.float32(1.0)), slopes(reference, (X, RATE))):

@@ -89,7 +89,7 @@ def _trace(
     probes: Probes | None,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
-    trace.whole = source.function.__module__.startswith("spirograd.")
+    trace.whole = (source.function.__module__ or "").startswith("spirograd.")
     before = context.set_trace(trace)
     try:
         trace.b.loc = loc
