@@ -66,7 +66,7 @@ class Beam:
         self.force[0, self.ny] = [0.0, -self.scale[0, self.ny].y]
 
     @sg.kernel
-    def multiply(self, v: sg.template(), product: sg.template()):
+    def multiply(self, v: sg.Template, product: sg.Template):
         for i, j in v:
             total = sg.Vector.zero(sg.f64, 2)
             for a in range(4):  # the element of which this node is corner a
@@ -113,6 +113,7 @@ class Beam:
             self.measure()
         self.filter()
         x, slope, low, high = self.x.to_numpy(), self.slope.to_numpy(), 0.0, 1e9
+        new = x
         while (high - low) / (high + low) > 1e-3:  # the price of material with which the volume is right
             price = (low + high) / 2
             new = np.clip(x * np.sqrt(-slope / price), np.maximum(0, x - MOVE), np.minimum(1, x + MOVE))

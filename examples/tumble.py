@@ -87,17 +87,18 @@ class Chains:
         self.measure()
 
     def evaluate(self):
-        """Return the loss of each chain, and its gradient with respect to the launch of the chain."""
+        """Compute the gradient of the loss of each chain with respect to its launch, and return the losses."""
         with sg.ad.Tape(self.loss):
             self.run()
-        return self.loss.to_numpy(), self.launch.grad.to_numpy()
+        return self.loss.to_numpy()
 
 
 def check_gradients(steps, goal):
     """Return the largest difference of gradients and finite differences in f64, relative to the largest gradient."""
     chains, h = Chains(4, steps, goal, sg.f64), 1e-7
     launch = chains.launch.to_numpy()
-    _, gradient = chains.evaluate()
+    chains.evaluate()
+    gradient = chains.launch.grad.to_numpy()
     found = np.zeros_like(gradient)
     for k in range(3):
         losses = []
@@ -116,11 +117,7 @@ def main():
     chains = Chains(count, steps, goal)
 
     def evaluate():
-        losses, gradient = chains.evaluate()
-        return losses.mean(), gradient
-
-    def change(by):
-        chains.launch.from_numpy(chains.launch.to_numpy() + by)
+        return chains.evaluate().mean()
 
     def film():
         seen = []
@@ -128,7 +125,7 @@ def main():
         return [*seen, chains.q.to_numpy()]
 
     before = film()
-    losses = descend(args.iterations, evaluate, change, 0.15)
+    losses = descend(args.iterations, evaluate, [chains.launch], 0.15)
     draw(goal, before, film(), losses, args.save or args.out / "tumble.png")
 
 

@@ -21,7 +21,7 @@ class HasGradient(Protocol):
 
 
 def tape() -> ProgramRecorder | None:
-    """Return the tape that records now, or None. It must not record loops with groups of threads, which have no derivative."""
+    """Return the tape that records now, or None. Its gradients of algorithms are formulas: it must not record their loops, too."""
     recorder = context.recorder()
     return recorder if recorder is not None and recorder.reverses else None
 

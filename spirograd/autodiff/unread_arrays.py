@@ -1,4 +1,4 @@
-"""Dead code elimination for groups of threads: removes shared arrays that are never read, and what is left of loops without effects."""
+"""Dead code elimination for groups of threads: removes shared arrays from which no value comes, and loops that are left without effects."""
 
 from __future__ import annotations
 
@@ -14,27 +14,50 @@ _WRITING = frozenset(("write", "atomic"))
 
 
 def without_unread_arrays(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove shared arrays that are never read, barriers that directly follow another one, and grouped loops that change only their own
-    memory."""
+    """Remove shared arrays from which no value comes, barriers that directly follow another one, and grouped loops that change only their
+    own memory."""
     if not any(op.code is ops.for_ and op.attr.grouped for op in kernel.body.ops):
         return kernel
     while True:
         kernel = simplify(kernel, ctx)
-        used = {a for op in kernel.walk() for a in op.args}
-        accesses = [(ref, op) for op in kernel.walk() if isinstance(ref := ref_of(op), SharedRef)]
-        read = {ref for ref, op in accesses if op.code is ops.load or op in used}
-        new = _Unread(read).kernel(kernel)
+        new = _Unread(_live_arrays(kernel), {a for op in kernel.walk() for a in op.args}).kernel(kernel)
         if new is kernel:
             return kernel
         kernel = new
 
 
-class _Unread(Rewriter):
-    """A rewriter that keeps the shared arrays ``read``."""
+def _live_arrays(kernel: Kernel) -> set[Ref]:
+    """Return the shared arrays from which values reach anything but shared arrays that are not among them."""
+    changes: dict[Ref, list[Op]] = {}
+    pending: list[Op] = []
+    for op in kernel.walk():
+        ref = ref_of(op)
+        if isinstance(ref, SharedRef):
+            if op.code is not ops.load:
+                changes.setdefault(ref, []).append(op)
+        elif op.code.effect not in ("pure", "read"):
+            pending.append(op)
+    needed: set[Op] = set()
+    live: set[Ref] = set()
+    while pending:
+        op = pending.pop()
+        if op in needed:
+            continue
+        needed.add(op)
+        pending += op.args
+        ref = ref_of(op)
+        if isinstance(ref, SharedRef) and ref not in live:
+            live.add(ref)
+            pending += changes.get(ref, ())
+    return live
 
-    def __init__(self, read: Collection[Ref]) -> None:
+
+class _Unread(Rewriter):
+    """A rewriter that removes changes of other shared arrays than the ``live`` ones, unless their results are ``used``: uses go first."""
+
+    def __init__(self, live: Collection[Ref], used: Collection[Op]) -> None:
         super().__init__()
-        self.read = read
+        self.live, self.used = live, used
         self.waited = False  # whether nothing has happened in the current region since a barrier of the group
 
     def region(self, region: Region) -> Region:
@@ -44,7 +67,9 @@ class _Unread(Rewriter):
         return new
 
     def visit(self, op: Op) -> None:
-        if (isinstance(ref := ref_of(op), SharedRef) and ref not in self.read) or (op.code is ops.workgroup_barrier and self.waited):
+        ref = ref_of(op)
+        is_dead = isinstance(ref, SharedRef) and op.code is not ops.load and ref not in self.live and op not in self.used
+        if is_dead or (op.code is ops.workgroup_barrier and self.waited):
             return
         if op.code is ops.for_ and op.attr.grouped and not _has_effects(op):
             return

@@ -9,6 +9,7 @@ from spirograd import errors as errors
 from spirograd import linalg as linalg
 from spirograd import profiler as profiler
 from spirograd import simt as simt
+from spirograd import ui as ui
 from spirograd.api import init as init
 from spirograd.compat.facade import CPUWorkScheduling as CPUWorkScheduling
 from spirograd.compat.facade import DeviceCapability as DeviceCapability

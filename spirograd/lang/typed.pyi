@@ -140,9 +140,14 @@ def dataclass(cls: type) -> type[DataClass]:
 
 # --- fields ---
 
+# Types of elements of `field`.
+ScalarType: TypeAlias = type[float] | type[int] | type[np.generic] | DType
+AnyMatrixType: TypeAlias = type[Matrix] | MatrixType
+AnyStructType: TypeAlias = type[DataClass] | StructType
+
 @overload
 def field(
-    dtype: type[float] | type[int] | type[np.generic] | DType,
+    dtype: ScalarType,
     shape: object = None,
     order: str | None = None,
     name: str = "",
@@ -161,7 +166,7 @@ def field(
 
 @overload
 def field(
-    dtype: type[Matrix] | MatrixType,
+    dtype: AnyMatrixType,
     shape: object = None,
     order: str | None = None,
     name: str = "",
@@ -173,7 +178,7 @@ def field(
 ) -> MatrixField: ...
 @overload
 def field(
-    dtype: type[DataClass] | StructType,
+    dtype: AnyStructType,
     shape: object = None,
     order: str | None = None,
     name: str = "",

@@ -23,7 +23,7 @@ from spirograd.lang.data.ndarray import Ndarray, ndarray
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.optim.flat_vectors import FlatVectors
 from spirograd.optim.line_search import Point, strong_wolfe
-from spirograd.optim.optimizer import Group, Optimizer, StateDict, members, number
+from spirograd.optim.optimizer import Group, Optimizer, State, StateDict, members, number
 from spirograd.optim.parameters import Memory, check_host_scope
 from spirograd.types import NDArray
 
@@ -79,9 +79,10 @@ class LBFGS(Optimizer):
         self._steps[0] += 1
         return self._search.run(closure, self.param_groups[0])
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> State:
         """Return the history as arrays of NumPy, and the arguments of the group."""
-        return {**super().state_dict(), "state": {0: {"step": self._steps[0], **self._search.state()}} if self._steps[0] else {}}
+        state = {0: {"step": self._steps[0], **self._search.state()}} if self._steps[0] else {}
+        return {"state": state, "param_groups": super().state_dict()["param_groups"]}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Set arguments and history to those of ``state_dict``, which `state_dict` returned. Raises SpirogradValueError if it is for other

@@ -6,7 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,13 @@ Group = dict[str, object]  # the arguments of a group by name, and its parameter
 StateDict = Mapping[str, object]
 T = TypeVar("T")
 _FILE_GROUPS = "param_groups"  # the array of a file with the groups, as JSON
+
+
+class State(TypedDict):
+    """The state of an optimiser, in the form of torch."""
+
+    state: dict[int, dict[str, object]]  # of each parameter that has made steps, by its number
+    param_groups: list[Group]
 
 
 def number(group: Group, name: str) -> float:
@@ -159,7 +166,7 @@ class Optimizer(NearNames):
 
     # --- state -------------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> State:
         """Return the state as arrays of NumPy, and the arguments of groups, in the form of torch: parameters are numbers, in order."""
         state: dict[int, dict[str, object]] = {}
         groups: list[Group] = []
@@ -213,10 +220,9 @@ class Optimizer(NearNames):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the state to ``path``, a file of NumPy (``.npz``)."""
-        state, groups = self.state_dict().values()
-        assert isinstance(state, dict)
-        arrays = {f"{index}.{name}": np.asarray(value) for index, values in state.items() for name, value in values.items()}
-        np.savez(path, **arrays, **{_FILE_GROUPS: np.array(json.dumps(groups))})  # type: ignore[arg-type]
+        saved = self.state_dict()
+        arrays = {f"{index}.{name}": np.asarray(value) for index, values in saved["state"].items() for name, value in values.items()}
+        np.savez(path, **arrays, **{_FILE_GROUPS: np.array(json.dumps(saved["param_groups"]))})  # type: ignore[arg-type]
 
     def load(self, path: str | PathLike[str]) -> None:
         """Set the state to that in ``path``, which `save` wrote. Raises as `load_state_dict`, and SpirogradValueError for other files."""

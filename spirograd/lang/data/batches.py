@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from spirograd.lang import context, forms, scalar
 from spirograd.lang.data.field import field
 
 if TYPE_CHECKING:
-    from spirograd.lang.data.field import MemberField
+    from spirograd.lang.data.field import MatrixField, MemberField, StructField
     from spirograd.lang.data.numpy_transfer import Array
     from spirograd.lang.data.scalar_field import ScalarField
     from spirograd.lang.leaves import ValueType
+    from spirograd.lang.typed import AnyMatrixType, AnyStructType, ScalarType
 
 
 class Batch:
@@ -58,6 +59,42 @@ class Batch:
     def __exit__(self, *exception: object) -> None:
         context.set_batch(self._outer.pop())
 
+    @overload
+    def field(
+        self,
+        dtype: ScalarType,
+        shape: object = (),
+        order: str | None = None,
+        name: str = "",
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        *,
+        fill: object = None,
+    ) -> ScalarField: ...
+    @overload
+    def field(
+        self,
+        dtype: AnyMatrixType,
+        shape: object = (),
+        order: str | None = None,
+        name: str = "",
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        *,
+        fill: object = None,
+    ) -> MatrixField: ...
+    @overload
+    def field(
+        self,
+        dtype: AnyStructType,
+        shape: object = (),
+        order: str | None = None,
+        name: str = "",
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        *,
+        fill: object = None,
+    ) -> StructField: ...
     def field(
         self,
         dtype: object,
