@@ -1,5 +1,6 @@
 """Loops whose condition CUDA reads itself: what they become in its graphs. On the stand-in for its driver."""
 
+import ctypes
 import gc
 import weakref
 
@@ -12,6 +13,7 @@ import spirograd as sg
 from spirograd.base.device import LaunchWork, Loop, Sections, Step
 from spirograd.lang import context
 from spirograd.lang.frontend import native_calls
+from spirograd.runtime.devices.gpu.stream import RELAXED
 from spirograd.runtime.launcher import Launcher
 
 LINE, FLAG = sg.types.ndarray(sg.i32, ndim=1), sg.types.ndarray(sg.i32, ndim=0)
@@ -210,6 +212,25 @@ def test_equal_calls_run_the_loop_without_python(cuda, monkeypatch):
         run(x, sg.ndarray(sg.f32, ()), 1)
     cuda.fail("graph_launch", 1, 1)
     with pytest.raises(sg.SpirogradRuntimeError, match="INVALID_VALUE"):
+        run(x, left, 1)
+
+
+def test_a_stream_that_another_library_records(cuda, monkeypatch):
+    """The driver's error is raised: the loop is not left out."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    run, x, left = countdown(), word(), sg.ndarray(sg.i32, ())
+    device, recorded = context.session().device, ctypes.c_void_p()
+    with sg.Stream(7):
+        for _ in range(3):
+            run(x, left, 1)
+        assert context.session().device_loops.launches == 1
+        with device._turn:
+            device._driver.capture_begin(device.stream, RELAXED)
+        with pytest.raises(sg.SpirogradRuntimeError, match="of a graph"):
+            run(x, left, 1)
+        with device._turn:
+            device._driver.capture_end(device.stream, ctypes.byref(recorded))
+            device._driver.graph_destroy(recorded)
         run(x, left, 1)
 
 

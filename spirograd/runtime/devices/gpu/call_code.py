@@ -116,8 +116,8 @@ def _is_equal(block: int, launch: int) -> bool:
 
 
 def repeat(block: int, launch: int) -> None:
-    """Launch the graph of a prepared launch, and store the error code. Where another library records the stream, launch the tasks, if there
-    are any, because drivers record no graph in a graph."""
+    """Launch the graph of a prepared launch, and store the error code. Where another library records the stream, launch the tasks, because
+    drivers record no graph in a graph; a graph that has no tasks of its own is left to the driver, which reports the error."""
     words = i64[launch + WORDS]
     entered = driver.sg_enter(i64[words + CONTEXT])
     if entered < 0:
@@ -127,10 +127,11 @@ def repeat(block: int, launch: int) -> None:
     state = stack(8)
     i64[state] = 0
     code = driver.capture_state(stream, state)
-    if code == 0 and i64[state] == 0:
-        code = driver.graph_launch(i64[launch + GRAPH], stream)
-    if code == 0 and i64[state] != 0:
-        code = _launch_all(words, launch + GROUPS, block, i64[launch + NBYTES])
+    if code == 0:
+        if i64[state] == 0 or i64[words + TASKS] == 0:
+            code = driver.graph_launch(i64[launch + GRAPH], stream)
+        else:
+            code = _launch_all(words, launch + GROUPS, block, i64[launch + NBYTES])
     driver.sg_leave(entered)
     if code != 0:
         i64[launch + FAILED] = code
