@@ -3,8 +3,8 @@
 The instructions `div.rn.f32` and `sqrt.rn.f32` become a test for rare operands and a branch to a routine, and the assembler moves nothing
 across that. These functions take the approximation of the device and correct it by Newton's method, with remainders that are exact as fused
 operations, as in P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor" (1990). On an H200,
-contact detection of an arm in Genesis takes 0.78, a factorisation of mass matrices 0.84 of the time that it takes with `div.rn.f32`. Between
-exchanges of lanes the instructions of the device are better: there the functions cost registers.
+contact detection of an arm in Genesis takes 0.78, factors of mass matrices 0.84 of the time with the instructions. Between exchanges of
+lanes the instructions are better: there the functions cost registers.
 """
 
 from __future__ import annotations
