@@ -18,7 +18,7 @@ from spirograd.ir.interp_memory import AddressSpace
 from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
-from spirograd.ir.nodes import AdstackRef, BuiltIn, Op, PrivateCopy, Reduction, Region, TaskAttr, callee_of, ref_of
+from spirograd.ir.nodes import AdstackRef, BuiltIn, Op, PrivateCopy, Reduction, Region, TaskAttr, callee_of, fixed_chunk, ref_of
 from spirograd.ir.ops import OpCode
 
 # The number of Python frames that a call may take in the interpreter: one for itself, and one for each block around another call.
@@ -211,13 +211,13 @@ def _chunks(c: Compiler, op: Op) -> Step:
     uncontended = c.uncontended and len(op.regions) > 2
     c.lane_slots = op.attr.chunks.lanes
     (begin, end), body, _ = c.region(op.regions[2 if uncontended else 1])
-    unit = op.attr.chunks.unit
+    unit, fixed = op.attr.chunks.unit, op.attr.chunks.fixed
 
     def chunks(env: Env) -> None:
         for run in bounds:
             run(env)
         first, last = (int(env[limit]) // unit for limit in limits[:2])
-        size = max(-(-(last - first) // c.chunks), 1)
+        size = fixed_chunk(last - first) if fixed else max(-(-(last - first) // c.chunks), 1)
         for start in range(first, last, size):
             env[begin], env[end] = i64.np.type(start), i64.np.type(min(start + size, last))
             for run in body:

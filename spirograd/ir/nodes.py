@@ -204,6 +204,9 @@ class TempKind(Enum):
     CLAIMS = "claims"  # The number of thread slots claimed so far, of the guard with size ``number``.
     OLD_VALUE = "old_value"  # A placeholder for the old value of atomic ``number``, which is overwritten.
     CHANGED = "changed"  # A placeholder for a value of memory that has changed since.
+    # Superaccumulators, and ranges of their limbs: zero between launches, see `transforms.tasks.superaccumulators`.
+    LIMBS = "limbs"
+    LIMB_RANGE = "limb_range"
     # Results of the task that places adstacks, for adstack, capacity, guard or task ``number``.
     ADSTACK_BASE = AdstackWord.BASE.value
     ADSTACK_PITCH = AdstackWord.PITCH.value
@@ -216,7 +219,9 @@ class TempKind(Enum):
 class TempRef:
     """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Undefined until written.
 
-    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's.
+    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's. ``array``: the number of an
+    array argument, or -1. The temporary then has ``shape`` for each element of the array, and once more; its only index counts all of
+    them, and launches allocate memory for it.
     """
 
     name: str
@@ -225,6 +230,7 @@ class TempRef:
     kind: TempKind = TempKind.VALUE
     number: int = 0
     state: str = ""
+    array: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,13 +369,24 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot.
+    once, each of which has a thread slot. ``fixed``: the bounds of chunks depend on the range alone, not on the number of threads: see
+    `fixed_chunk`.
     """
 
     work: int
     uncontended_work: int = 0
     unit: int = 1
     lanes: int = 1
+    fixed: bool = False
+
+
+def fixed_chunk(count: int) -> int:
+    """Return the length of fixed chunks of a range of ``count`` iterations (or units of them): at most `FIXED_CHUNKS` chunks."""
+    return max(-(-count // FIXED_CHUNKS) + 63 & -64, SHORTEST_CHUNK)
+
+
+# Fixed chunks: enough for many threads, and so few, and so long, that adding up their sums takes no time.
+FIXED_CHUNKS, SHORTEST_CHUNK = 256, 4096
 
 
 @dataclass(frozen=True, slots=True)
