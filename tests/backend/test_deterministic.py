@@ -172,6 +172,8 @@ def test_gradients_repeat(deterministic: str) -> None:
     points = 50 if deterministic == "interpreter" else 20_000
     f = transfer(points, 30)
     assert len({run(f, points) for _ in range(2)}) == 1
+    if deterministic != "interpreter":
+        assert "deterministic, " in f.gather.grad.explain()
     x, grid = f.x.to_numpy().astype(np.float64), f.grid.to_numpy().astype(np.float64)
     base, wanted = (f.x.to_numpy() * np.float32(26)).astype(int), np.zeros((30, 2))
     np.add.at(wanted, (base, 0), grid[base + 1, 1] * np.cos(x))
