@@ -186,11 +186,13 @@ def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: 
         return _task(module, task, name, linkage, params, emitter)
     module.declare("llvm.smin.i64", "i64", "i64, i64")
     chunk = _task(module, task, f"{name}.chunk", "internal ", params, emitter)
-    return chunk + _FIXED_CHUNKS.format(linkage=linkage, name=name)
+    return chunk + _fixed_chunks(name, linkage)
 
 
-# Runs the fixed chunks %from to %to of a task, one after the other. %job: the block, the range, and the length of a chunk.
-_FIXED_CHUNKS = """define {linkage}void @{name}(ptr %job, i64 %from, i64 %to, i32 %slot, i32 %lanes) nounwind {{
+def _fixed_chunks(name: str, linkage: str) -> str:
+    """Return the function that runs the fixed chunks ``%from`` to ``%to`` of a task, one after the other. ``%job``: the block, the range,
+    and the length of a chunk."""
+    return f"""define {linkage}void @{name}(ptr %job, i64 %from, i64 %to, i32 %slot, i32 %lanes) nounwind {{
 entry:
   %block = load ptr, ptr %job
   %begin.at = getelementptr i64, ptr %job, i64 1
