@@ -12,13 +12,14 @@ import numpy as np
 from spirograd.base.artifact import FAULT_FLAG
 from spirograd.base.dtypes import DType, Lanes, Type, i64, scalar_of, storage, u1
 from spirograd.ir import interp_lanes, ops
+from spirograd.ir.fixed_chunks import fixed_chunk
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_memory import AddressSpace
 from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
-from spirograd.ir.nodes import AdstackRef, BuiltIn, Op, PrivateCopy, Reduction, Region, TaskAttr, callee_of, fixed_chunk, ref_of
+from spirograd.ir.nodes import AdstackRef, BuiltIn, Op, PrivateCopy, Reduction, Region, TaskAttr, callee_of, ref_of
 from spirograd.ir.ops import OpCode
 
 # The number of Python frames that a call may take in the interpreter: one for itself, and one for each block around another call.

@@ -370,7 +370,7 @@ class ChunkAttr:
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
     once, each of which has a thread slot. ``fixed``: the bounds of chunks depend on the range alone, not on the number of threads: see
-    `fixed_chunk`.
+    `fixed_chunks`.
     """
 
     work: int
@@ -378,15 +378,6 @@ class ChunkAttr:
     unit: int = 1
     lanes: int = 1
     fixed: bool = False
-
-
-def fixed_chunk(count: int) -> int:
-    """Return the length of fixed chunks of a range of ``count`` iterations (or units of them): at most `FIXED_CHUNKS` chunks."""
-    return max(-(-count // FIXED_CHUNKS) + 63 & -64, SHORTEST_CHUNK)
-
-
-# Fixed chunks: enough for many threads, and so few, and so long, that adding up their sums takes no time.
-FIXED_CHUNKS, SHORTEST_CHUNK = 256, 4096
 
 
 @dataclass(frozen=True, slots=True)

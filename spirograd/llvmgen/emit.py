@@ -14,7 +14,8 @@ from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import bound_range, loops_of
-from spirograd.ir.nodes import FIXED_CHUNKS, SHORTEST_CHUNK, BufferRef, Kernel, Op, Region, TaskAttr
+from spirograd.ir.fixed_chunks import FIXED_CHUNKS, SHORTEST_CHUNK
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, float_mode, half
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter
