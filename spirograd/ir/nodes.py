@@ -204,9 +204,8 @@ class TempKind(Enum):
     CLAIMS = "claims"  # The number of thread slots claimed so far, of the guard with size ``number``.
     OLD_VALUE = "old_value"  # A placeholder for the old value of atomic ``number``, which is overwritten.
     CHANGED = "changed"  # A placeholder for a value of memory that has changed since.
-    # Superaccumulators, and ranges of their limbs: zero between launches, see `transforms.tasks.superaccumulators`.
-    LIMBS = "limbs"
-    LIMB_RANGE = "limb_range"
+    LIMBS = "limbs"  # Superaccumulators, see `transforms.tasks.superaccumulators`: zero between launches.
+    LIMB_RANGE = "limb_range"  # The limbs with terms, likewise.
     # Results of the task that places adstacks, for adstack, capacity, guard or task ``number``.
     ADSTACK_BASE = AdstackWord.BASE.value
     ADSTACK_PITCH = AdstackWord.PITCH.value
@@ -219,9 +218,8 @@ class TempKind(Enum):
 class TempRef:
     """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Undefined until written.
 
-    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's. ``array``: the number of an
-    array argument, or -1. The temporary then has ``shape`` for each element of the array, and once more; its only index counts all of
-    them, and launches allocate memory for it.
+    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's. ``array``: if it is not -1,
+    launches allocate ``shape`` for each element of this array argument, and once more; the only index counts all of them.
     """
 
     name: str
@@ -369,8 +367,7 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot. ``fixed``: the bounds of chunks depend on the range alone, not on the number of threads: see
-    `fixed_chunks`.
+    once, each of which has a thread slot. ``fixed``: see `fixed_chunks`.
     """
 
     work: int
