@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from spirograd.analysis.adstacks import adstacks_of
 from spirograd.analysis.compared_arrays import compared_arrays
 from spirograd.analysis.effects import effects
+from spirograd.analysis.order import changes_for_order
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
-from spirograd.analysis.temps import temp_offsets
+from spirograd.analysis.temps import growth_of_temps, temp_offsets
 from spirograd.analysis.work import work_of
 from spirograd.analysis.workgroups import group_size, strides
 from spirograd.base.artifact import CompiledKernel, SpaceLimit, Stage, TaskInfo
@@ -43,6 +44,7 @@ from spirograd.transforms.conditional import (
     check_barriers,
     check_bounds,
     check_loops,
+    check_order,
     check_overflow,
     check_recursion,
     contract,
@@ -54,6 +56,7 @@ from spirograd.transforms.conditional import (
     divide_sums,
     drop_stop_grad,
     exact_extrema,
+    exact_sums,
     expand_math,
     fission_groups,
     fuse_loops,
@@ -62,6 +65,7 @@ from spirograd.transforms.conditional import (
     inline_some,
     keep_tile_entries,
     late_stores,
+    loops_in_order,
     lower_atomics,
     lower_remainder,
     lower_tasks,
@@ -197,8 +201,20 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     kernel = run.apply(late_stores, kernel, "kernel")
     kernel = run.apply(carry_elements, kernel, "kernel")
     kernel = run.apply(reductions, kernel, "kernel")
+    if run.ctx.options.deterministic:
+        kernel = _in_order(kernel, run)
     kernel = run.apply(divide_sums, kernel, "kernel")
     return run.apply(reassociate, kernel, "kernel")
+
+
+def _in_order(kernel: Kernel, run: _Pipeline) -> Kernel:
+    """The passes that make results independent of the order of iterations."""
+    before = kernel
+    kernel = run.apply(loops_in_order, kernel, "kernel")
+    kernel = run.apply(check_order, kernel, "kernel")
+    kernel = run.apply(exact_sums, kernel, "kernel")
+    run.changes = changes_for_order(before, kernel)
+    return run.apply(reductions, kernel, "kernel")  # of the ranges of limbs
 
 
 def _loops(kernel: Kernel, run: _Pipeline) -> Kernel:
@@ -224,6 +240,7 @@ class _Pipeline:
         self.space_limits: tuple[SpaceLimit, ...] = ()
         self.level = "kernel"  # of the last kernel that was verified
         self.decisions: tuple[Decision, ...] = ()
+        self.changes: tuple[str, ...] = ()  # for `CompileOptions.deterministic`, in words
 
     def takes_loops(self, kernel: Kernel) -> bool:
         """Whether the interpreter is to run the loops that a CPU with masks runs of ``kernel``; then the passes are for that CPU from now
@@ -232,7 +249,8 @@ class _Pipeline:
             return False
         if ops.adstack_word in kernel.codes or any(isinstance(ref, AdstackRef) for _, ref in kernel.accesses):
             return False
-        self.ctx = replace(self.ctx, caps=replace(self.ctx.caps, target_name="cpu", cpu_features="+sse2,+avx2,+fma"))
+        features = _host_features() if self.ctx.options.deterministic else "+sse2,+avx2,+fma"
+        self.ctx = replace(self.ctx, caps=replace(self.ctx.caps, target_name="cpu", cpu_features=features))
         return True
 
     def begin(self, kernel: Kernel) -> None:
@@ -274,7 +292,7 @@ class _Pipeline:
         if self.ctx.options.keep_stages:
             places = ["" if op.loc is None else f", {op.loc}" for op in kernel.body.ops[:-1]]
             tasks = [f"task {op.attr.name}: {op.attr.kind}{place}" for op, place in zip(kernel.body.ops, places)]
-            self.stages["tasks.txt"] = "".join(f"{line}\n" for line in (*tasks, *self.decisions))
+            self.stages["tasks.txt"] = "".join(f"{line}\n" for line in (*tasks, *self.decisions, *self.changes))
 
     def describe(self, kernel: Kernel, key: str) -> CompiledKernel:
         """The artifact without binaries, from the last IR of kernel level. Fixes the argument block and the numbers of the sites."""
@@ -294,10 +312,18 @@ class _Pipeline:
         artifact.space_limits = self.space_limits
         artifact.disjoint = compared_arrays(kernel, found)
         artifact.recursive = bool(kernel.recursive())
+        artifact.temps_growth = growth_of_temps(kernel)
         return artifact
 
 
 # --- generators --------------------------------------------------------------------------------------------------------
+
+
+def _host_features() -> str:
+    """The features of this machine's CPU, whose loops the interpreter runs if it is to compute the same bits."""
+    from spirograd.llvmgen.toolchain import host_caps
+
+    return host_caps().cpu_features
 
 
 def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:

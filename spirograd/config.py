@@ -38,6 +38,7 @@ class Config:
     fast_math: bool = True
     contraction: str = "keep_zeros"
     subnormals: str = "keep"
+    deterministic: bool = False
     fuse_tasks: bool = True
     tune: bool = True
     tune_gpu: bool = False

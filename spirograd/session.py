@@ -95,7 +95,8 @@ class Session:
         self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=_bytes(config.ad_memory_GB))
         self.language = _language_options(config, self.caps, self.device.caps)
         self.compile_options = CompileOptions(
-            fast_math=config.fast_math,
+            fast_math=config.fast_math and not config.deterministic,
+            deterministic=config.deterministic,
             free_contraction=config.contraction == "free",
             flush_subnormals=config.subnormals == "flush",
             unfused_by=config.unfused_by(),
@@ -109,7 +110,7 @@ class Session:
             opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
-            interpret_as=_interpreted_target(self.caps.target),
+            interpret_as=_interpreted_target(self.caps.target, config.deterministic),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
@@ -519,9 +520,10 @@ def _language_options(config: Config, caps: Capabilities, of_device: Capabilitie
     )
 
 
-def _interpreted_target(target: Target) -> str:
-    """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
-    name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
+def _interpreted_target(target: Target, deterministic: bool) -> str:
+    """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one, or the loops of the CPU, whose bits it computes if
+    ``deterministic``. Raises SpirogradRuntimeError if there is no such target."""
+    name = (knobs.get("SG_INTERPRET_AS") or LOOPS * deterministic) if target.interpreted else ""
     if name not in ("", LOOPS) and (name not in TARGETS or TARGETS[name].interpreted):
         known = ", ".join([*[known for known, other in TARGETS.items() if not other.interpreted], LOOPS])
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")

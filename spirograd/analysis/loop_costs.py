@@ -208,16 +208,17 @@ def takes_vectors(options: CompileOptions) -> bool:
     return options.optimize and options.opt_level >= 2
 
 
-def lanes_of(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
+def lanes_of(loop: ChunkLoop, options: CompileOptions, masks: bool, sums: bool = False) -> Uniformity | None:
     """Return the values of ``loop`` that differ between lanes, if its iterations can run as lanes of vectors and might gain from it; else
-    None. ``masks``: whether the CPU has masked loads and stores."""
+    None. ``masks``: whether the CPU has masked loads and stores. ``sums``: the loop takes sums that LLVM must not vectorise, because their
+    order is fixed."""
     body = loop.body
     if not takes_vectors(options) or body.params[0].type is not i32:
         return None
     loops = bool(body.codes & {ops.for_, ops.while_})
     vectors = whole_vectors(loop, MASKED_LANES, MOST_GROUPS) if masks else None
     divides = vectors is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
-    if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
+    if not loops and not sums and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
         return None
     guarded = find_guarded_loop(body) if masks else None
     try:
@@ -229,7 +230,7 @@ def lanes_of(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformit
         return None  # with checks, the first iteration that fails is reported
     if vectors is not None and not (options.check_bounds or options.check_overflow):
         plan.find_groups(vectors)
-    return plan if loops or plan.divergent or plan.groups else None
+    return plan if sums or loops or plan.divergent or plan.groups else None
 
 
 def compresses(caps: Capabilities) -> bool:

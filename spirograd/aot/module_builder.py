@@ -63,6 +63,9 @@ class Module(NearNames):
 
     def __init__(self, arch: str | None = None, caps: Mapping[str, Any] | None = None) -> None:
         session = self._session = running()
+        if session.cfg.deterministic:
+            problem = "kernels of modules have no memory for the exact sums of `init(deterministic=True)`"
+            raise SpirogradUnsupportedError(problem, None, "build the module in a session without it")
         self.arch = arch or session.arch
         self._target = target_of(session, self.arch, capabilities_of(self.arch, session, caps or {}))
         self._trees = Trees()

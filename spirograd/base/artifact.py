@@ -270,7 +270,8 @@ class CompiledKernel:
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
     ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves. ``disjoint``:
     arrays that the launcher compares before each launch: if they overlap, it runs code that was compiled for arrays that do. Modules of
-    `aot` contain that code as ``overlapping``; sessions compile it when it is first needed.
+    `aot` contain that code as ``overlapping``; sessions compile it when it is first needed. ``temps_growth``: the bytes of temporaries
+    after ``temps_size`` that a launch needs.
     """
 
     name: str
@@ -292,6 +293,7 @@ class CompiledKernel:
     recursive: bool = False
     disjoint: tuple[DisjointArray, ...] = ()
     overlapping: CompiledKernel | None = None
+    temps_growth: Size = 0
 
     @property
     def target(self) -> Target:

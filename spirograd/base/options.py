@@ -32,7 +32,8 @@ class CompileOptions:
     overlap, too: no pass assumes arrays to be disjoint. ``interpret_as``: the target whose tasks the interpreter
     runs, after the passes that move accesses, to find accesses that the program does not make; `LOOPS`: the loops
     that a CPU runs, vectors included; "": kernel IR as traced. ``alternative``: make this decision where a task lists it among
-    `TaskInfo.alternatives`; "": the cost model makes all decisions."""
+    `TaskInfo.alternatives`; "": the cost model makes all decisions. ``deterministic``: each launch gives the same bits; sums of
+    floats do not depend on the order in which iterations run, and what would is an error."""
 
     fast_math: bool = True
     free_contraction: bool = False
@@ -54,3 +55,4 @@ class CompileOptions:
     overlapping: bool = False
     interpret_as: str = ""
     alternative: str = ""
+    deterministic: bool = False

@@ -85,7 +85,8 @@ class Gradient(Staged, NearNames):
         return BoundGradient(self, instance)
 
     def explain(self, *args: object, **kwargs: object) -> str:
-        """Describe the gradient in words: what is saved and why, what is recomputed, where gradients come from, go to, and end.
+        """Describe the gradient in words: what is saved and why, what is recomputed, where gradients come from, go to, and end, and what
+        `init(deterministic=True)` changes in its tasks.
 
         Without arguments of what was compiled last, otherwise of a launch with these arguments.
         """
@@ -93,7 +94,11 @@ class Gradient(Staged, NearNames):
             session, specialization, _ = self.kernel.specialized(args, kwargs)
             self.of(session, specialization)
         assert self._last is not None
-        return explained(self._last.label, self._last.primal.kernel.loc, self._last.last_derivative)
+        text = explained(self._last.label, self._last.primal.kernel.loc, self._last.last_derivative)
+        if not context.session().cfg.deterministic:
+            return text
+        tasks = str(self._stages(generate=False).get("tasks.txt", "")).splitlines()
+        return text + "".join([f"{line}\n" for line in tasks if ": deterministic, " in line])
 
     def memory_plan(self, *args: object, **kwargs: object) -> MemoryPlan:
         """Return the memory that a launch with these arguments would need now for the adstacks of its loops: entries, bytes and slots of

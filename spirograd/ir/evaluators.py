@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import SupportsFloat, SupportsInt, TypeVar
 
 import numpy as np
@@ -27,6 +28,39 @@ def in_f64(function: Callable[..., object]) -> Callable[..., object]:
         return t.np.type(function(*[np.float64(a) for a in args]))
 
     return run
+
+
+def of_libm(name: str, other: Callable[..., object]) -> Callable[..., object]:
+    """Return the function ``name`` of the C library, which code for the CPU calls for f64. ``other`` gives the result where Python raises
+    an error."""
+    function: Callable[..., float] = getattr(math, name)
+
+    def run(*args: float) -> object:
+        try:
+            return function(*args)
+        except (ValueError, OverflowError):
+            return other(*args)
+
+    return run
+
+
+def fused_multiply_add(t: DType, a: np.floating, b: np.floating, c: np.floating) -> object:
+    """Multiply and add with one rounding, as CPUs and GPUs with the instruction do."""
+    rounded = t.np.type(a * b + c)
+    if not np.isfinite([a, b, c]).all():
+        return rounded
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    if exact == 0:
+        return rounded  # with its sign
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        return rounded
+    if t.bits < 64 and Fraction(nearest) != exact:
+        # Round to odd in f64, so that the second rounding gives what one would give.
+        odd = int(np.float64(nearest).view(np.int64)) & 1
+        nearest = nearest if odd else float(np.nextafter(nearest, math.copysign(math.inf, exact - Fraction(nearest))))
+    return t.np.type(nearest)
 
 
 def quotient(t: DType, a: SupportsInt, b: SupportsInt) -> object:

@@ -12,6 +12,7 @@ import numpy as np
 from spirograd.base.artifact import FAULT_FLAG
 from spirograd.base.dtypes import DType, Lanes, Type, i64, scalar_of, storage, u1
 from spirograd.ir import interp_lanes, ops
+from spirograd.ir.fixed_chunks import fixed_chunk
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_memory import AddressSpace
@@ -211,13 +212,13 @@ def _chunks(c: Compiler, op: Op) -> Step:
     uncontended = c.uncontended and len(op.regions) > 2
     c.lane_slots = op.attr.chunks.lanes
     (begin, end), body, _ = c.region(op.regions[2 if uncontended else 1])
-    unit = op.attr.chunks.unit
+    unit, fixed = op.attr.chunks.unit, op.attr.chunks.fixed
 
     def chunks(env: Env) -> None:
         for run in bounds:
             run(env)
         first, last = (int(env[limit]) // unit for limit in limits[:2])
-        size = max(-(-(last - first) // c.chunks), 1)
+        size = fixed_chunk(last - first) if fixed else max(-(-(last - first) // c.chunks), 1)
         for start in range(first, last, size):
             env[begin], env[end] = i64.np.type(start), i64.np.type(min(start + size, last))
             for run in body:

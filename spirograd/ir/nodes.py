@@ -204,6 +204,8 @@ class TempKind(Enum):
     CLAIMS = "claims"  # The number of thread slots claimed so far, of the guard with size ``number``.
     OLD_VALUE = "old_value"  # A placeholder for the old value of atomic ``number``, which is overwritten.
     CHANGED = "changed"  # A placeholder for a value of memory that has changed since.
+    LIMBS = "limbs"  # Superaccumulators, see `transforms.tasks.superaccumulators`: zero between launches.
+    LIMB_RANGE = "limb_range"  # The limbs with terms, likewise.
     # Results of the task that places adstacks, for adstack, capacity, guard or task ``number``.
     ADSTACK_BASE = AdstackWord.BASE.value
     ADSTACK_PITCH = AdstackWord.PITCH.value
@@ -216,7 +218,8 @@ class TempKind(Enum):
 class TempRef:
     """Memory of one launch: values that cross tasks, variables that parallel loops update, return values. Undefined until written.
 
-    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's.
+    ``kind`` and ``number`` say what it is for. ``name`` is for readers only, and may be a name of the user's. ``array``: if it is not -1,
+    launches allocate ``shape`` for each element of this array argument, and once more; the only index counts all of them.
     """
 
     name: str
@@ -225,6 +228,7 @@ class TempRef:
     kind: TempKind = TempKind.VALUE
     number: int = 0
     state: str = ""
+    array: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,13 +367,14 @@ class ChunkAttr:
 
     ``work``: the estimated units of work of an iteration; ``uncontended_work``: the same without atomics, 0 if there is no uncontended
     variant. ``unit``: the number of iterations that the pool assigns as one. ``lanes``: the number of iterations that a thread runs at
-    once, each of which has a thread slot.
+    once, each of which has a thread slot. ``fixed``: see `fixed_chunks`.
     """
 
     work: int
     uncontended_work: int = 0
     unit: int = 1
     lanes: int = 1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Unpack[_Prope
 
 def _elementary(name: str, arity: int, doc: str, function: Callable[..., object]) -> OpCode:
     """Declare an elementary function of floats: a member of `ELEMENTARY`."""
-    return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_M(function))
+    return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_M(evaluators.of_libm(name, function)))
 
 
 _E = evaluators.elementwise
@@ -176,7 +176,7 @@ fma = _op(
     "a * b + c; rounded once or twice.",
     domain="f",
     rule="same",
-    evaluate=_E(lambda a, b, c: a * b + c),
+    evaluate=evaluators.fused_multiply_add,
 )
 
 # --- bits ----------------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ opaque = _op(
 # --- math ----------------------------------------------------------------------------------------------------------------
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
-rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
+rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_E(lambda a: 1 / np.sqrt(a)))
 exp = _elementary("exp", 1, "e ** a.", np.exp)
 log = _elementary("log", 1, "Natural logarithm.", np.log)
 sin = _elementary("sin", 1, "Sine, of radians.", np.sin)

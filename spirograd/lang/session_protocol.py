@@ -56,6 +56,7 @@ class Options(Protocol):
     """The options of `init` that the language reads itself: see `spirograd.config.Config`."""
 
     debug: bool
+    deterministic: bool
     random_seed: int
 
 

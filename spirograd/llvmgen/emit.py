@@ -14,6 +14,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.chunk_loops import bound_range, loops_of
+from spirograd.ir.fixed_chunks import FIXED_CHUNKS, SHORTEST_CHUNK
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, float_mode, half
 from spirograd.llvmgen.callees import Callees
@@ -181,7 +182,66 @@ def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: 
     emitter.bind(body.params, ["%begin", "%end"])
     emitter.ranges.update(dict.fromkeys(body.params, bound_range(task)))
     emitter.region(body)
-    return _task(module, task, name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
+    params = f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes"
+    if not task.attr.chunks.fixed:
+        return _task(module, task, name, linkage, params, emitter)
+    module.declare("llvm.smin.i64", "i64", "i64, i64")
+    chunk = _task(module, task, f"{name}.chunk", "internal ", params, emitter)
+    return chunk + _fixed_chunks(name, linkage)
+
+
+def _fixed_chunks(name: str, linkage: str) -> str:
+    """Return the function that runs the fixed chunks ``%from`` to ``%to`` of a task, one after the other. ``%job``: the block, the range,
+    and the length of a chunk."""
+    return f"""define {linkage}void @{name}(ptr %job, i64 %from, i64 %to, i32 %slot, i32 %lanes) nounwind {{
+entry:
+  %block = load ptr, ptr %job
+  %begin.at = getelementptr i64, ptr %job, i64 1
+  %begin = load i64, ptr %begin.at
+  %end.at = getelementptr i64, ptr %job, i64 2
+  %end = load i64, ptr %end.at
+  %length.at = getelementptr i64, ptr %job, i64 3
+  %length = load i64, ptr %length.at
+  br label %next
+next:
+  %k = phi i64 [ %from, %entry ], [ %following, %chunk ]
+  %more = icmp slt i64 %k, %to
+  br i1 %more, label %chunk, label %out
+chunk:
+  %offset = mul i64 %k, %length
+  %low = add i64 %begin, %offset
+  %limit = add i64 %low, %length
+  %high = call i64 @llvm.smin.i64(i64 %limit, i64 %end)
+  call void @{name}.chunk(ptr %block, i64 %low, i64 %high, i32 %slot, i32 %lanes)
+  %following = add i64 %k, 1
+  br label %next
+out:
+  ret void
+}}
+"""
+
+
+def _fixed_job(emitter: FunctionEmitter, bounds: Sequence[str], work: int) -> str:
+    """Return the arguments of the pool for a task of fixed chunks with these ``bounds``; see `fixed_chunk`. The range of the pool counts
+    chunks."""
+    value, line = emitter.value, emitter.line
+    begin, end = bounds
+    count = value(f"sub i64 {end}, {begin}")
+    raised = value(f"add i64 {count}, {FIXED_CHUNKS - 1}")
+    part = value(f"sdiv i64 {raised}, {FIXED_CHUNKS}")
+    raised = value(f"add i64 {part}, 63")
+    rounded = value(f"and i64 {raised}, -64")
+    short = value(f"icmp slt i64 {rounded}, {SHORTEST_CHUNK}")
+    length = value(f"select i1 {short}, i64 {SHORTEST_CHUNK}, i64 {rounded}")
+    last = value(f"add i64 {length}, -1")
+    raised = value(f"add i64 {count}, {last}")
+    chunks = value(f"sdiv i64 {raised}, {length}")
+    cost = value(f"mul i64 {length}, {work}")
+    job = value("alloca [4 x i64]")
+    for k, text in enumerate(("ptr %block", f"i64 {begin}", f"i64 {end}", f"i64 {length}")):
+        place = value(f"getelementptr i64, ptr {job}, i64 {k}")
+        line(f"store {text}, ptr {place}")
+    return f"ptr {job}, i64 0, i64 {chunks}, i64 {cost}"
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:
@@ -200,6 +260,8 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -
         if unit > 1:
             wide[:2] = [emitter.value(f"sdiv exact i64 {text}, {unit}") for text in wide[:2]]
         job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {chunks.work * unit}"
+        if chunks.fixed:
+            job = _fixed_job(emitter, wide[:2], chunks.work * unit)
         room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {chunks.lanes}"
         if chunks.uncontended_work:
             variant = f"ptr {f'@{_uncontended(name)}' if len(op.regions) > 2 else 'null'}"

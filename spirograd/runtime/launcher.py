@@ -20,10 +20,9 @@ from spirograd.base import once, validity
 from spirograd.base.arguments import ALLOCATION_NAMES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.device import CallsNatively, Device, LaunchWork, Step
-from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
-from spirograd.base.sizes.size_nodes import Size
+from spirograd.base.sizes.size_nodes import Add, Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import allocations, graph_recording, stream_order
@@ -34,7 +33,7 @@ from spirograd.runtime.conflicts import Part, exclusively, memory_of
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
-from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
+from spirograd.runtime.packing import build_counter, build_packer, build_size, fit_scalars, results_record
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 
@@ -141,7 +140,7 @@ class LaunchPlan:
         "__weakref__", "_activates", "_arrays_written", "_claimed", "_count", "_exclusive", "_first_result",
         "_heap_plan", "_heap_plans", "_last_number", "_last_numbers", "_launch", "_launcher", "_limited",
         "_locked", "_next", "_numbered", "_overlap", "_pack", "_placement", "_placement_of_sibling",
-        "_places", "_reports", "_results", "_sibling", "_temps", "_trees_written", "_tuning", "_words", "adstack_bytes",
+        "_places", "_reports", "_results", "_sibling", "_temps", "_temps_bytes", "_trees_written", "_tuning", "_words", "adstack_bytes",
         "compared", "compiled", "diagnosed", "executable", "launched", "locations", "make_sibling",
     )  # fmt: skip
 
@@ -152,7 +151,7 @@ class LaunchPlan:
         self._launch = launcher.device.launch
         self._tuning: Tuning | None = None
         self.executable = launcher.device.load(compiled)
-        self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size else None
+        self._temps = launcher.memory.allocate(compiled.temps_size) if compiled.temps_size or compiled.temps_growth else None
         self._exclusive = threading.RLock()
         writes = compiled.effects.all_written()
         self._trees_written = tuple([(index, part) for kind, index, part in writes if kind == "tree"])
@@ -164,8 +163,9 @@ class LaunchPlan:
         self._reports = self.diagnosed or bool(compiled.returns)
         self._activates = any(fault.code == "cells" for fault in compiled.faults)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
-        self._results = _record(compiled, self._first_result)
+        self._results = results_record(compiled, self._first_result)
         self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
+        self._temps_bytes = build_size(Add(compiled.temps_size, compiled.temps_growth)) if compiled.temps_growth else None
         self._count = build_counter(compiled) if compiled.adstacks else None
         self._locked = self._count is not None or self._temps is not None
         self._limited = space_check(compiled)
@@ -303,9 +303,16 @@ class LaunchPlan:
     def _launch_locked(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> None:
         """Launch a kernel with adstacks, which lie where those of an earlier launch were, or with temporaries, which hold the values of one
         launch, while the CPU runs launches of several threads at once."""
-        number = self._next()
         with self._exclusive if self._count is None else self._launcher.lock:
-            self.launch(arguments, sizes, drawn, number)
+            self._fit_temps(arguments)
+            self.launch(arguments, sizes, drawn, self._next())
+
+    def _fit_temps(self, arguments: Arguments) -> None:
+        """Allocate temporaries anew if arrays are larger. The kernel has cleared those that grow with arrays, so nothing is lost."""
+        nbytes = 0 if self._temps_bytes is None else self._temps_bytes(arguments.scalars, arguments.arrays)
+        if self._temps is not None and nbytes > self._temps.nbytes:
+            self._temps, kinds = self._launcher.memory.allocate(nbytes), {slot.kind for slot in self.compiled.args.slots}
+            self._pack = build_packer(self.compiled, self._buffer_addresses(kinds), self._launcher)
 
     def _adstack_words(self, arguments: Arguments, sizes: AdstackSizes) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
         """Place the adstacks of a launch. Return the words that describe them, and the counts of iterations."""
@@ -355,6 +362,7 @@ class LaunchPlan:
         if self._count is not None:
             words, adstack_counts = self._adstacks_of(native, self._count(arguments.scalars, arguments.arrays), sizes)
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
+        self._fit_temps(arguments)
         try:
             block, packed_counts = self._pack(arguments.scalars, arguments.arrays, arguments.trees, 0, 0, words)
         except (struct.error, OverflowError) as error:  # A number that was converted to its type, or a destroyed tree.
@@ -370,7 +378,7 @@ class LaunchPlan:
         if entry is None:
             raise NotPrepared
         recording = LaunchSteps(self.compiled, code.steps, block, record, native.on_host, self.compared)
-        recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
+        recording.keep_sizes([*counts, self.compiled.temps_growth, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
         record.steps(recording)
         recording.compare(arguments.arrays, overlap=self._overlap is None)
         if self._places is not None:
@@ -389,7 +397,7 @@ class LaunchPlan:
             recording.reported(entry.failed, entry.report)
         shared = self._reports or self._count is not None
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
-        return recording.finish((entry.function, entry.context), (self, executable, entry.kept), outer, entry.lock)
+        return recording.finish((entry.function, entry.context), (self, executable, entry.kept, self._temps), outer, entry.lock)
 
     def _adstacks_of(
         self, native: CallsNatively, counts: tuple[int | None, ...], sizes: AdstackSizes
@@ -481,7 +489,7 @@ class LaunchPlan:
         counts: tuple[int | None, ...],
     ) -> None:
         """Record the launch that was just sent. ``words``: the words about adstacks in its block."""
-        recorder.keep(self, *arguments.arrays, *arguments.trees.values())
+        recorder.keep(self, self._temps, *arguments.arrays, *arguments.trees.values())
         if self._count is not None:
             recorder.keep(*self._launcher.adstacks.backing)
             recorder.afterwards(self, self._forget_placement)
@@ -569,6 +577,7 @@ class LaunchPlan:
             number = self._next()
             if self.diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
+            self._fit_temps(arguments)
             pools = {tree.pool for tree in arguments.trees.values() if tree.pool is not None} if self._activates else ()
             for pool in pools:
                 pool.before_launch()
@@ -588,13 +597,3 @@ class LaunchPlan:
         self._temps.read_into(self._first_result, memoryview(raw))
         values = np.frombuffer(raw, self._results)[0].item()
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
-
-
-def _record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
-    """Return the values that a kernel returns, as they lie in its temporaries from byte ``start`` on."""
-    types = [storage(dtype).np for dtype, _ in compiled.returns]
-    offsets = [offset - start for _, offset in compiled.returns]
-    # Any: versions of NumPy differ in how they type it.
-    layout: Any = {"names": [f"r{k}" for k in range(len(types))], "formats": types, "offsets": offsets}
-    record: np.dtype[np.void] = np.dtype(layout)
-    return record

@@ -5,20 +5,21 @@ from __future__ import annotations
 import ast
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from spirograd.base.adstack_layout import word_places
 from spirograd.base.arguments import ROLE_ATTRIBUTES
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
+from spirograd.base.dtypes import storage
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression, size_expression
+from spirograd.base.sizes.size_nodes import Size
 
 if TYPE_CHECKING:
-    from spirograd.base.protocols import Scalar
-
-if TYPE_CHECKING:
-    from spirograd.base.protocols import Allocation, Place
+    from spirograd.base.protocols import Allocation, Place, Scalar
 
     Counts = tuple[int | None, ...]
     Trees = Mapping[int, Allocation]
@@ -53,6 +54,11 @@ def build_packer(compiled: CompiledKernel, addresses: Mapping[str, int], launche
 def build_counter(compiled: CompiledKernel) -> Callable[[Sequence[Scalar], Sequence[Place | None]], Counts]:
     """Return a function (scalars, arrays) -> counts, as in `build_packer`."""
     return x.function(("s", "a"), _counts(compiled))
+
+
+def build_size(size: Size) -> Callable[[Sequence[Scalar], Sequence[Place | None]], int]:
+    """Return a function (scalars, arrays) -> the value of ``size``, which reads no memory."""
+    return x.function(("s", "a"), size_expression(size))
 
 
 def _slot_value(slot: Slot, word: int | None, addresses: Mapping[str, int]) -> Expression:
@@ -117,3 +123,11 @@ def fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Sca
                 f"argument {slot.index} of {compiled.name} is {dtype}, which holds {dtype.min} to {dtype.max}, not {value!r}"
             )
     return fitted
+
+
+def results_record(compiled: CompiledKernel, start: int) -> np.dtype[np.void]:
+    """Return the values that a kernel returns, as they lie in its temporaries from byte ``start`` on."""
+    types = [storage(dtype).np for dtype, _ in compiled.returns]
+    offsets = [offset - start for _, offset in compiled.returns]
+    layout: object = {"names": [f"r{k}" for k in range(len(types))], "formats": types, "offsets": offsets}
+    return np.dtype(cast("np.dtype[np.void]", layout))  # versions of NumPy differ in how they type the dictionary

@@ -16,7 +16,8 @@ def add_uncontended(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     One thread runs the variant while no other thread updates memory. Its iterations may update the same elements, so they run one after the
     other, in any order. A task with compare-and-swap, or with a `while` and results of atomics that are used, has no variant: its
-    iterations may wait for each other, so it needs several threads.
+    iterations may wait for each other, so it needs several threads. Nor has a task with fixed chunks: its variant would take sums in
+    another order.
     """
     return _AddUncontended().kernel(kernel)
 
@@ -27,7 +28,7 @@ class _AddUncontended(Rewriter):
         self.handlers = {ops.task: self._task}
 
     def _task(self, op: Op) -> Op:
-        if op.attr.kind != "chunks" or op.attr.grouped or not gains_without_atomics(op.attr.chunks):
+        if op.attr.kind != "chunks" or op.attr.grouped or op.attr.chunks.fixed or not gains_without_atomics(op.attr.chunks):
             return self.copy(op)
         bounds, body = op.regions
         if not all(map(_may_run_alone, [loop.regions[0] for loop in body.ops if loop.code is ops.for_ and loop.attr.independent])):

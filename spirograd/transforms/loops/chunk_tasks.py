@@ -17,14 +17,16 @@ def chunk_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     The body takes the bounds of a chunk and runs its iterations in a `for`, which carries the accumulators; ``finish`` follows the loop.
     Iterations of a parallel loop are independent by definition, so the `for` is marked as independent, except in grouped tasks, whose
-    iterations use the same shared memory one after the other.
+    iterations use the same shared memory one after the other. Under `CompileOptions.deterministic`, chunks that are summed in floats are
+    fixed.
     """
-    return _ChunkTasks(kernel).kernel(kernel)
+    return _ChunkTasks(kernel, ctx.options.deterministic).kernel(kernel)
 
 
 class _ChunkTasks(Rewriter):
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, deterministic: bool) -> None:
         super().__init__()
+        self.deterministic = deterministic
         self.calls = costs_of_calls(kernel)
         self.handlers = {ops.task: self._task}
 
@@ -40,7 +42,9 @@ class _ChunkTasks(Rewriter):
         self.inline(finish, b.for_(begin, end, initial, body, loop))
         chunk = b.end()
         uncontended = cost_of(body, self.calls, uncontended=True) if _updates_memory(op) else 0
-        attr = TaskAttr("chunks", op.attr.name, grouped=grouped, chunks=ChunkAttr(cost_of(body, self.calls), uncontended))
+        fixed = self.deterministic and any(r.dtype.is_float and r.kind in ("add", "mul") for r in reductions)
+        chunks = ChunkAttr(cost_of(body, self.calls), uncontended, fixed=fixed)
+        attr = TaskAttr("chunks", op.attr.name, grouped=grouped, chunks=chunks)
         return b.append(Op(ops.task, op.type, (), attr, (bounds, chunk), op.loc))
 
 

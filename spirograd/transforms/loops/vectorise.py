@@ -58,13 +58,16 @@ class _Vectorise(ChunkLoopRewriter):
 
     def chunk_loop(self, loop: ChunkLoop) -> Op | None:
         op = loop.loop
-        nests = self._listed_nests(loop)
+        fixed = self.chunks.fixed
+        nests = [] if fixed else self._listed_nests(loop)
         if nests and self._lists(loop):
             return self._list(loop, nests)
         if not op.attr.independent or (nests and not is_exchangeable(loop.body, self.bodies)):
             return self.keep(op)
-        plan = lanes_of(loop, self.ctx.options, has_masks(self.ctx.caps))
-        if plan is not None and self._runs_in_lanes(loop, plan):
+        plan = lanes_of(loop, self.ctx.options, has_masks(self.ctx.caps), sums=fixed)
+        # The number of lanes with adstacks depends on the memory, and so would the order of their sums.
+        in_order = fixed and any(map(is_adstack, loop.body.walk()))
+        if plan is not None and not in_order and (fixed or self._runs_in_lanes(loop, plan)):
             self._vectorise(loop, plan)
             return None
         if not prefers_scalar_iterations(loop.body):

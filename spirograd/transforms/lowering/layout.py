@@ -7,11 +7,12 @@ more. Products and sums of indices have the attribute "nsw": with indices in ran
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 
 from spirograd.analysis.adstacks import adstacks_of, checked_capacities, guard_of, is_placed, word
-from spirograd.analysis.temps import temp_offsets
+from spirograd.analysis.temps import growing_temps, temp_offsets
 from spirograd.base.adstack_layout import ADDRESSING, PLACED, AdstackWord
 from spirograd.base.artifact import STRUCT_CODES, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32, u64
@@ -85,7 +86,7 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     if ctx.caps.target.checks_accesses:
         slots |= {Slot("fault"), Slot("launch", dtype=u32)}
         arrays = {s.index for s in slots if s.kind == "array"}
-        slots |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
+        slots |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel.args, n))}
     buffers = sorted((s for s in slots if s.is_buffer), key=_order)
     scalars = [s for s in slots if not s.is_buffer]
     scalars.sort(key=lambda s: (-_entry_size(s), _order(s)))
@@ -102,8 +103,8 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     return ArgBlock(tuple(placed), fmt, offset)
 
 
-def _array_rank(kernel: Kernel, index: int) -> int:
-    arg = kernel.args[index]
+def _array_rank(args: Sequence[ScalarArg | ArrayArg], index: int) -> int:
+    arg = args[index]
     assert isinstance(arg, ArrayArg), arg
     return arg.ndim
 
@@ -186,6 +187,7 @@ class _Layout(Rewriter):
         self.words: dict[tuple[AdstackWord, int], Op] = {}  # words of adstacks that the current task has loaded
         self.claimed: dict[int, Op] = {}  # guard -> the thread slot that the iteration has claimed behind it
         self.offsets, _ = temp_offsets(kernel)
+        self.growing = growing_temps(kernel)
         # by the slot without its offset, the key of `_slots_of`
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
         self.buffers: dict[int, BufferRef] = {}
@@ -366,9 +368,23 @@ class _Layout(Rewriter):
 
     def _temp_index(self, ref: TempRef, indices: Sequence[Op]) -> Op:
         base = self.b.const(self.offsets[ref] // storage(ref.dtype).size)
+        if ref.array >= 0:
+            return self._add(indices[0], self._growing_base(ref, base))
         if not indices:
             return base
         return self._add(self._horner([self.b.cast(i, i32) for i in indices], ref.shape), base)
+
+    def _growing_base(self, ref: TempRef, base: Op) -> Op:
+        """Return the index of the first element of a temporary that grows with an array. ``base``: of the first such temporary."""
+        for before in self.growing[: self.growing.index(ref)]:
+            elements: Op | None = None
+            for axis in range(_array_rank(self.args_of, before.array)):
+                extent = self._slot(Slot("shape", before.array, axis, dtype=i32))
+                elements = extent if elements is None else self.b.emit(ops.mul, elements, extent, attr="nsw")
+            one = self.b.const(1)
+            once_more = self._add(one, elements) if elements is not None else self.b.const(2)
+            base = self._add(base, self._mul(once_more, math.prod(before.shape)))
+        return base
 
     def _adstack_index(self, ref: AdstackRef, indices: Sequence[Op]) -> Op:
         number, info = self.adstacks[ref]

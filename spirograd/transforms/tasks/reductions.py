@@ -51,6 +51,8 @@ class _Reductions(Rewriter):
     def __init__(self, ctx: PassContext) -> None:
         super().__init__()
         self.wide_sums = ctx.caps.target.wide_sums
+        # Chunks of the CPU then take sums in an order that the IR states: one by one, or in lanes.
+        self.order = None if ctx.options.deterministic and not ctx.caps.target.invocations else "reassoc"
         self.handlers[ops.task] = self._task
 
     def _task(self, op: Op) -> Op:
@@ -61,7 +63,7 @@ class _Reductions(Rewriter):
             return self.b.append(op)
         bounds, body, finish = op.regions
         accumulators = [Reduction(t.kind, t.dtype) for t in targets] + [Reduction("or", i32)] * _add_flags(targets)
-        new_body = _Accumulate(targets, accumulators).body(body)
+        new_body = _Accumulate(targets, accumulators, self.order).body(body)
         attr: TaskAttr = op.attr
         new_attr = TaskAttr(attr.kind, attr.name, attr.group_size, (*attr.reductions, *accumulators))
         new_finish = _Finish().region_for(finish, targets, accumulators)
@@ -135,10 +137,11 @@ def _tolerates(target: _Target) -> bool:
 
 
 class _Accumulate(Threaded):
-    """A rewriter that replaces atomics by operations on accumulators."""
+    """A rewriter that replaces atomics by operations on accumulators, with ``attr``."""
 
-    def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction]) -> None:
+    def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction], attr: str | None) -> None:
         super().__init__()
+        self.attr = attr
         self.cells = [Cell([Op(ops.param, r.dtype)]) for r in accumulators]
         self.targets = {access.op: (target, self.cells[k]) for k, target in enumerate(targets) for access in target.atomics}
         for op, (target, cell) in self.targets.items():
@@ -157,7 +160,7 @@ class _Accumulate(Threaded):
             return self.copy(op)
         target, cell = self.targets[op]
         value = self.b.cast(self.args(op)[-1], target.dtype)
-        cell.values = [self.b.emit(ops.COMBINE[target.kind], cell.values[0], value, attr="reassoc")]
+        cell.values = [self.b.emit(ops.COMBINE[target.kind], cell.values[0], value, attr=self.attr)]
         if target.flag is not None:
             flag = self.cells[target.flag]
             flag.values = [self.b.emit(ops.or_, flag.values[0], self.b.const(1))]

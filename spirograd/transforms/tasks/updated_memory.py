@@ -32,7 +32,7 @@ class Extents:
                 total = extent if total is None else b.emit(ops.mul, total, extent)
         return b.const(known) if total is None else total if known == 1 else b.emit(ops.mul, total, b.const(known))
 
-    def number(self, indices: tuple[Op, ...], end: int) -> Op:
+    def number(self, indices: tuple[Op, ...], end: int | Op) -> Op:
         """Return the number of an element (i32), at most ``end``, which stands for indices out of range."""
         b = self._b
         total: Op | None = None
@@ -40,7 +40,8 @@ class Extents:
             term = _plus(b, b.cast(index, i32), -first)
             total = term if total is None else b.emit(ops.add, b.emit(ops.mul, total, _value(b, extent)), term)
         total = total or b.const(0)
-        inside = b.emit(ops.min_, b.emit(ops.bitcast, total, type=u32), b.const(end, u32))
+        unsigned = b.emit(ops.bitcast, total, type=u32)
+        inside = b.emit(ops.min_, unsigned, b.const(end, u32) if isinstance(end, int) else b.emit(ops.bitcast, end, type=u32))
         return b.emit(ops.bitcast, inside, type=i32)
 
     def indices(self, number: Op) -> tuple[Op, ...]:
