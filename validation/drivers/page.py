@@ -21,8 +21,8 @@ releases of Debian, and `aarch64` is Debian 12 for that processor, which QEMU em
 - A driver that **executes** runs kernels on the CPU. Its results are compared with NumPy, for each back end.
 - A driver that **compiles** is the driver of a GPU in front of a null device, which reports the capabilities of the chip. Each pipeline
   becomes machine code, but nothing runs: only errors and crashes of the compiler count. Mesa gives such devices; see
-  [ci/drivers](validation.md#other-drivers). `dxc` is Microsoft's compiler for DirectX 12: it refuses
-  what SPIRV-Cross cannot translate to HLSL.
+  [ci/drivers](validation.md#other-drivers). `dxc` is Microsoft's compiler for DirectX 12: what SPIRV-Cross cannot translate to HLSL is
+  refused. `dxc-words` gets modules with numbers of 32 bits only, of which SPIRV-Cross translates nearly all.
 
 A case is refused if spirograd raises an error that names what the device lacks. All other errors, wrong numbers and crashes are failures.
 """
