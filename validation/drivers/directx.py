@@ -1,7 +1,7 @@
 """Microsoft's compiler for DirectX 12, as a device of a survey: SPIRV-Cross makes HLSL of modules of target "wgpu", which DXC compiles.
 
-What SPIRV-Cross is known not to translate (`tools.LIMITS`) counts as refused: most modules with numbers of 64 bits or f16, because it writes
-memory as words. Modules for a device of `WORDS` have 64-bit integers as pairs of words.
+What SPIRV-Cross is known not to translate (`tools.LIMITS`) counts as refused: most modules with numbers of 64 bits or f16, because it
+writes memory as words. Modules for a device of `WORDS` have 64-bit integers as pairs of words.
 """
 
 from __future__ import annotations
