@@ -25,6 +25,7 @@ releases of Debian, and `aarch64` is Debian 12 for that processor, which QEMU em
   refused. `dxc-words` gets modules with numbers of 32 bits only, of which SPIRV-Cross translates nearly all.
 
 A case is refused if spirograd raises an error that names what the device lacks. All other errors, wrong numbers and crashes are failures.
+[Drivers](spirv.md#drivers) lists the defects of drivers that these runs found, and what spirograd emits because of them.
 """
 
 
