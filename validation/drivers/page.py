@@ -150,5 +150,6 @@ def _usage(found: Sequence[Record]) -> Section:
 
 def _failures(found: Sequence[Record]) -> Section:
     rows = [(_label(record, arch), case, why[:300].replace("|", "\\|")) for record in found for arch, case, why in record.failures()]
-    rows += [(record.name, "a random program", fault[:300].replace("|", "\\|")) for record in found for fault in record.faults]
+    faults = [(record.name, fault) for record in found for fault in dict.fromkeys(record.faults)]
+    rows += [(name, "a random program", fault[:300].replace("|", "\\|")) for name, fault in faults]
     return Section("## Failures", ("setup", "case", "what is wrong"), rows, empty="None.")
