@@ -22,7 +22,7 @@ releases of Debian, and `aarch64` is Debian 12 for that processor, which QEMU em
 - A driver that **compiles** is the driver of a GPU in front of a null device, which reports the capabilities of the chip. Each pipeline
   becomes machine code, but nothing runs: only errors and crashes of the compiler count. Mesa gives such devices; see
   [ci/drivers](validation.md#other-drivers). `dxc` is Microsoft's compiler for DirectX 12: what SPIRV-Cross cannot translate to HLSL is
-  refused. `dxc-words` gets modules with numbers of 32 bits only, of which SPIRV-Cross translates nearly all.
+  refused. `dxc-words` gets modules with numbers of 32 bits only, where 64-bit integers are pairs of words: only 64-bit floats are refused.
 
 A case is refused if spirograd raises an error that names what the device lacks. All other errors, wrong numbers and crashes are failures.
 [Drivers](spirv.md#drivers) lists the defects of drivers that these runs found, and what spirograd emits because of them.
