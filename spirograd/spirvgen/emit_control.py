@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, i64, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import LoopAttr, Op, Region, callee_of
 from spirograd.spirvgen.emit_vector import is_large
@@ -22,9 +22,19 @@ def _variables(e: Emitter, op: Op) -> list[int]:
     return variables
 
 
+def _stored(e: Emitter, value: Op) -> int:
+    """Return the id of a value for a variable. RADV of Mesa 26.2 does not end for most 64-bit integers of loops that are all ones at first
+    and then 0, as far as it sees constants."""
+    t = value.type
+    if value.code is ops.const and t in (i64, u64) and value.attr in (-1, u64.max):
+        assert isinstance(t, DType)
+        return e.opaque_ones(t)
+    return e.id(value)
+
+
 def _store_all(e: Emitter, variables: list[int], values: tuple[Op, ...]) -> None:
     """Assign in parallel: all values are read before any variable is written."""
-    pending = [(variable, e.id(value)) for variable, value in zip(variables, values) if not e.stack_slots.lives_in(value, variable)]
+    pending = [(variable, _stored(e, value)) for variable, value in zip(variables, values) if not e.stack_slots.lives_in(value, variable)]
     for variable, value in pending:
         e.f.store(variable, value)
 

@@ -184,6 +184,11 @@ class Emitter:
                 known = self._opaque_constants[key] = self.opaque(self.const(value, t), t)
         return known
 
+    def opaque_ones(self, t: DType) -> int:
+        """Return the integer whose bits are all ones, opaque to drivers."""
+        zero = self._opaque_zero(unsigned(t), again=False)
+        return self.bitcast(self.f.value("Not", self.type(unsigned(t)), zero), unsigned(t), t)
+
     def rounded(self, value: int, t: DType) -> int:
         """Return a float that drivers must not fuse or reorder with its uses. naga has no NoContraction."""
         if self.caps.target.naga:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import vulkan as vk
 
-from spirograd.base.dtypes import DType, f16, f32, i32, i64
+from spirograd.base.dtypes import DType, f16, f32, i32, i64, u64
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.runtime.devices.vulkan.features import driver_facts
@@ -97,3 +97,20 @@ def test_indices_of_loads_differ_between_lanes(index: DType) -> None:
     stores = re.findall(r"OpAccessChain %_ptr_PhysicalStorageBuffer_float %buffer1 %uint_0 (%\S+)", masked)
     assert len(loads) == len(stores) == 1 and loads != stores
     assert re.search(rf"{loads[0]} = OpIAdd %\w+ {stores[0]} ", masked)
+
+
+@pytest.mark.parametrize(("t", "first"), [(u64, int(u64.max)), (i64, -1), (u64, 1)], ids=str)
+def test_loops_do_not_begin_with_64_ones(t: DType, first: int) -> None:
+    """RADV of Mesa 26.2 does not end if it knows that a 64-bit integer of a loop is all ones and then 0."""
+    args = kit.Args([t])
+
+    def build(b: Builder) -> None:
+        b.begin(i32, t)
+        body = b.end([b.const(0, t)])
+        (last,) = b.for_(b.const(0), b.const(9), [b.const(first, t)], body)
+        b.store(args.refs[0], b.const(0), last)
+
+    text = disassemble(kit.compile_task(kit.serial(build), args))
+    stored = re.findall(r"OpStore \S+ %u?long_(n?\d+)", text)
+    assert stored == (["1", "0"] if first == 1 else ["0"])
+    assert ("OpNot %ulong" in text) == (first != 1)

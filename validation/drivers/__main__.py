@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.fuzz.__main__ import commit
 from validation.case import Case, load
 from validation.drivers import page, records
-from validation.drivers.compiling import Named, compile_all, corpus_sources, random_sources, translate_all
+from validation.drivers.compiling import Named, compile_all, corpus_sources, random_sources
 from validation.drivers.executing import run_all
 from validation.drivers.records import Record
 from validation.drivers.setups import SETUPS, Setup
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
             status = 1 if options.only else status
     corpus: list[Named] = []
     programs: list[Named] = []
-    if any(setup.driver is not None and not setup.archs for setup in usable):
+    if not all(setup.archs for setup in usable):
         corpus, programs = corpus_sources(cases), list(random_sources(options.programs, options.seed))
     for setup in usable:
         record = Record(setup.name, "", f"{datetime.date.today()}", commit())
@@ -138,8 +138,6 @@ def _run(options: argparse.Namespace) -> int:
 def _fill(setup: Setup, record: Record, cases: list[Case], corpus: list[Named], programs: list[Named], options: argparse.Namespace) -> None:
     if setup.archs:
         run_all(setup, record, cases, options.minutes, options.seed)
-    elif setup.driver is None:
-        translate_all(record, cases)
     else:
         record.programs, record.seed = options.programs, options.seed
         compile_all(setup, record, corpus, programs)

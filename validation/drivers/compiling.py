@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator, Sequence
 
 from spirograd.survey.collecting import Source, collecting
 from spirograd.survey.results import COMPILES, REFUSED, Result
 from spirograd.survey.surveying import survey
-from spirograd.survey.vulkan import VulkanDevice
 from tests.fuzz.__main__ import FUZZERS, outcome
 from validation.case import Case
 from validation.collecting import kernels_of
-from validation.compiling import compile_case
 from validation.drivers.records import Record, reason_of
 from validation.drivers.setups import Setup
-from validation.drivers.systems import OUT, Unavailable
-from validation.profiles import WGPU
-from validation.tools import FAILED, LIMIT, OK
+from validation.drivers.systems import Unavailable
+from validation.tools import FAILED, OK
 
 COMPILE = "compile"  # in place of a back end
 _KINDS = ("programs", "kernels", "gradients", "scatters", "guards")
@@ -43,11 +39,9 @@ def random_sources(count: int, seed: int) -> Iterator[Named]:
 
 
 def compile_all(setup: Setup, record: Record, corpus: Sequence[Named], random: Sequence[Named]) -> None:
-    """Compile the corpus and the kernels of random programs by the driver of ``setup``. Raises Unavailable if it cannot be loaded."""
+    """Compile the corpus and the kernels of random programs by the compiler of ``setup``. Raises Unavailable if it cannot be loaded."""
     named = [*corpus, *random]
-    assert setup.driver is not None
-    device = VulkanDevice(setup.name, setup.driver.device, setup.driver, setup.system.root)
-    found = survey([device], [source for _, source in named])
+    found = survey([setup.device()], [source for _, source in named])
     if setup.name in found.missing:
         raise Unavailable(found.missing[setup.name])
     record.driver = found.devices[setup.name]
@@ -65,17 +59,6 @@ def compile_all(setup: Setup, record: Record, corpus: Sequence[Named], random: S
     record.outcomes[COMPILE] = cases
     record.usage = _usage(found.results)
     record.seconds = sum(result.build.seconds or 0.0 for result in found.results)
-
-
-def translate_all(record: Record, cases: Sequence[Case]) -> None:
-    """Translate the modules of the profile "wgpu" to HLSL and compile them for DirectX 12; limits of the translator count as refusals."""
-    record.driver = f"DXC of compushady-lrtu {importlib.metadata.version('compushady-lrtu')}, HLSL by SPIRV-Cross"
-    outcomes = {}
-    for case in cases:
-        verdicts = compile_case(kernels_of(case), case, WGPU, OUT / record.name, ["HLSL"]).verdicts
-        verdict = verdicts.get("HLSL") or verdicts["compile"]
-        outcomes[case.name] = (REFUSED if verdict.status == LIMIT else verdict.status, verdict.text)
-    record.outcomes[COMPILE] = outcomes
 
 
 def _reason(result: Result) -> str:

@@ -21,10 +21,11 @@ releases of Debian, and `aarch64` is Debian 12 for that processor, which QEMU em
 - A driver that **executes** runs kernels on the CPU. Its results are compared with NumPy, for each back end.
 - A driver that **compiles** is the driver of a GPU in front of a null device, which reports the capabilities of the chip. Each pipeline
   becomes machine code, but nothing runs: only errors and crashes of the compiler count. Mesa gives such devices; see
-  [ci/drivers](validation.md#other-drivers). `dxc` is Microsoft's compiler for DirectX 12: it refuses
-  what SPIRV-Cross cannot translate to HLSL.
+  [ci/drivers](validation.md#other-drivers). `dxc` is Microsoft's compiler for DirectX 12: what SPIRV-Cross cannot translate to HLSL is
+  refused. `dxc-words` gets modules with numbers of 32 bits only, where 64-bit integers are pairs of words: only 64-bit floats are refused.
 
 A case is refused if spirograd raises an error that names what the device lacks. All other errors, wrong numbers and crashes are failures.
+[Drivers](spirv.md#drivers) lists the defects of drivers that these runs found, and what spirograd emits because of them.
 """
 
 
@@ -149,5 +150,6 @@ def _usage(found: Sequence[Record]) -> Section:
 
 def _failures(found: Sequence[Record]) -> Section:
     rows = [(_label(record, arch), case, why[:300].replace("|", "\\|")) for record in found for arch, case, why in record.failures()]
-    rows += [(record.name, "a random program", fault[:300].replace("|", "\\|")) for record in found for fault in record.faults]
+    faults = [(record.name, fault) for record in found for fault in dict.fromkeys(record.faults)]
+    rows += [(name, "a random program", fault[:300].replace("|", "\\|")) for name, fault in faults]
     return Section("## Failures", ("setup", "case", "what is wrong"), rows, empty="None.")

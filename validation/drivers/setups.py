@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spirograd.base.caps import Capabilities
+from spirograd.survey.devices import SurveyDevice
 from spirograd.survey.drivers import DRIVERS, Driver
+from spirograd.survey.vulkan import VulkanDevice
 from validation import dawn, dxc
+from validation.drivers.directx import WORDS, DirectX
 from validation.drivers.systems import AARCH64, HOST, SID, TRIXIE, System
+from validation.profiles import WGPU
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """A driver in a system.
 
-    ``driver`` None: the processor itself, or, without ``archs``, Microsoft's compiler for DirectX 12. ``archs``: the back ends that
-    execute, empty for a driver that only compiles. ``host``: what runs the kernels of `sg.wgpu` if that is Dawn, a key of `dawn.HOSTS`.
-    ``patience``: the seconds that one program may take. ``batch``: how many cases one process runs; an emulator keeps the code of all.
+    ``driver`` None: the processor itself, or, with ``caps``, Microsoft's compiler for DirectX 12, for a device with these. ``archs``: the
+    back ends that execute, empty for a driver that only compiles. ``host``: what runs the kernels of `sg.wgpu` if that is Dawn, a key of
+    `dawn.HOSTS`. ``patience``: the seconds that one program may take. ``batch``: how many cases one process runs; an emulator keeps the
+    code of all.
     """
 
     label: str
@@ -25,6 +31,7 @@ class Setup:
     host: str = ""
     patience: float = 120.0
     batch: int = 1000
+    caps: Capabilities | None = None
 
     @property
     def name(self) -> str:
@@ -33,9 +40,16 @@ class Setup:
 
     def why_not(self) -> str:
         """Return why the setup cannot be used now, "" if it can."""
-        if self.driver is None and not self.archs and dxc.library() is None:
+        if self.caps is not None and dxc.library() is None:
             return "there is no compiler for DirectX 12: pip install compushady-lrtu"
         return (dawn.missing(self.host) if self.host else "") or self.system.why_not(self.driver)
+
+    def device(self) -> SurveyDevice:
+        """Return the compiler of a setup that only compiles."""
+        if self.caps is not None:
+            return DirectX(self.name, self.caps)
+        assert self.driver is not None
+        return VulkanDevice(self.name, self.driver.device, self.driver, self.system.root)
 
     def python(self) -> tuple[list[str], dict[str, str]]:
         """Return the command line, up to and with Python, and the environment of processes that run on the driver."""
@@ -57,6 +71,7 @@ _TABLE = (
     Setup("cpu-aarch64", AARCH64, None, ("cpu",), patience=900.0, batch=40),
     *[Setup(driver.name, SID, driver) for driver in _COMPILING],
     Setup("radv-gfx1030", HOST, DRIVERS["radv-gfx1030"]),
-    Setup("dxc", HOST, None),
+    Setup("dxc", HOST, None, caps=WGPU),
+    Setup("dxc-words", HOST, None, caps=WORDS),
 )
 SETUPS = {setup.name: setup for setup in _TABLE}

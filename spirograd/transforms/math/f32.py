@@ -273,14 +273,15 @@ _SPLIT = 2.0**13
 
 
 def _split_or_native(code: OpCode, x: Value, multiple: float, half: bool, value: Callable[[Value, Value], Value]) -> Value:
-    """Return ``value(r, n as i32)`` with x = n pi / ``multiple`` + r, or (n + 1/2) pi / ``multiple`` + r with ``half``, and the result of
-    the device's function where x is large."""
+    """Return ``value(r, n)`` with x = n pi / ``multiple`` + r, or (n + 1/2) pi / ``multiple`` + r with ``half``, and the result of the
+    device's function where x is large. The lowest bit of ``n``, an i32, tells whether it is odd; higher bits are undefined."""
     n = (x.exact() * (multiple / math.pi) + (0.0 if half else 0.5)).floor()
     turns = (n + 0.5 if half else n).exact()
     r = x.exact()
     for part in fits.PI_11_11:
         r = r - turns * (part / multiple)
-    near = value(r, n.clamp(-_SPLIT, _SPLIT).cast(i32))
+    # A conversion of n would saturate. SwiftShader compiles chains of such selects in exponential time (seen through WGSL).
+    near = value(r, (n.exact() + MAGIC).bits())
     return (x.abs() < _SPLIT).select(near, Value(x.b, x.b.emit(code, x.op)))
 
 
