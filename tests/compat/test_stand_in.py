@@ -13,6 +13,7 @@ import pytest
 import spirograd.compat.quadrants as qd
 
 PROGRAM = """
+import os
 import sys
 import {member} as ti
 from {member}.math import vec2
@@ -21,7 +22,7 @@ ti.init(arch=ti.cpu)
 @ti.kernel
 def run() -> float:
     return vec2(1, 2).sum() + beside.value
-print(__name__, sys.argv[1:], run(), ti.__version__)
+print(__name__, sys.argv[1:], run(), ti.__version__, os.path.isabs(__file__))
 """
 
 
@@ -32,7 +33,7 @@ def test_a_program_runs_in_place(tmp_path: Path, member: str, version: tuple[int
     (tmp_path / "beside.py").write_text("value = 4")
     command = [sys.executable, "-m", f"spirograd.compat.{member}", *(["-m", "program"] if as_module else ["program.py"]), "-m", "--x=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == f"__main__ ['-m', '--x=1'] 7.0 {version}", done.stderr
+    assert done.stdout.strip() == f"__main__ ['-m', '--x=1'] 7.0 {version} True", done.stderr
 
 
 def test_a_member_that_is_already_imported_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

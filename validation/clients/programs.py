@@ -108,6 +108,12 @@ CLIENTS = (
     Client("diffraction of light", "taichicourse", "main.py"),
     Client("rope of springs", "taichi_learn", "games101hw8/games101hw8.py"),
     Client("springs, explicit", "LearnGAMES201", "GAMES201/P2/Scripts/mass_spring_explicit.py"),
+    Client("two fluids by fractions of volume, 2-D", "taichi-2d-vof", "2dvof.py"),
+    Client("animation of a course", "taichiCourse01_HW5", "stg.py"),
+    Client("cloth of springs, 3-D", "mass-spring", "mass_spring_3d_ggui.py"),
+    Client("grains, aimed by gradients", "ad-experiment", "diff-dem.py"),
+    Client("grains of a tutorial", "taichi_dem_tutorial", "answer/dem-step-4a.py"),
+    Client("MPM in 88 lines", "taichi_houdini", "Libs/python/mpm88.py"),
 )
 
 
