@@ -171,6 +171,10 @@ class FieldRef:
     role: str = "primal"
     state: str = ""
 
+    def __hash__(self) -> int:
+        """Hash what distinguishes references; shapes and layout, which take most of the time, follow from the key."""
+        return hash((self.key, self.role, self.state))
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
