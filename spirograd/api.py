@@ -111,7 +111,8 @@ def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
     session, warning = _open(names, config)  # everything that can fail comes before the end of the running session
     reset()
-    logger.setLevel(_LEVELS[level])
+    if logger.level != _LEVELS[level]:  # Setting it clears what all loggers of the process have cached.
+        logger.setLevel(_LEVELS[level])
     tracebacks.show_all(config.print_full_traceback)
     if warning:
         logger.warning(warning)

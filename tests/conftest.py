@@ -241,12 +241,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """LLVM and spirv-val see each module once: many tests launch the kernels of others. Test files that call these functions themselves
     have imported them already, as they are.
 
-    Modules and test items live until the end: the cycle collector need not look at them again and again.
+    Modules and test items live until the end: the cycle collector need not look at them, not even once, which would take each process three
+    seconds. The little garbage among them stays.
     """
     for module, name in ((toolchain, "compile_module"), (emit, "validate")):
         setattr(module, name, functools.lru_cache(1000)(getattr(module, name)))
     toolchain.compile_module = _optimizing_some(toolchain.compile_module, session.config)
-    gc.collect()
     gc.freeze()
     gc.set_threshold(1_000_000, 20, 20)  # it would take 6 % of the time otherwise
     gc.enable()

@@ -233,11 +233,13 @@ def _state(names: list[str]) -> dict[str, object]:
 
 
 class _Standard:
-    """`__dataclass_fields__`, which the functions of `dataclasses` read, computed when it is first read."""
+    """`__dataclass_fields__`, which the functions of `dataclasses` read, computed when a class first needs it."""
 
     def __get__(self, instance: object, cls: Any) -> dict[str, Field[object]]:
-        standard: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
+        owner = next(base for base in cls.__mro__ if base.__dict__.get("__dataclass_fields__") is self)
+        standard: Any = make_dataclass(owner.__name__, [(name, entry.type, entry) for name, entry in owner.__sg_fields__.items()])
         entries: dict[str, Field[object]] = standard.__dataclass_fields__
+        type.__setattr__(owner, "__dataclass_fields__", entries)
         return entries
 
 

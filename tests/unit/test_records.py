@@ -111,6 +111,15 @@ def test_replace_and_fields(options):
     assert dataclasses.is_dataclass(derived) and dataclasses.asdict(x) == {"a": 1, "b": [5], "c": 2.5, "d": "x", "e": None}
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_fields_of_the_standard_library_are_computed_once(options):
+    base, derived, _ = _classes(records.dataclass, **options)
+    plain = type("Plain", (derived,), {})  # which is no record itself
+    known = plain.__dataclass_fields__
+    assert known is plain.__dataclass_fields__ is derived.__dataclass_fields__
+    assert [*base.__dataclass_fields__] == [f.name for f in records.fields(base)] != [*known]
+
+
 @records.dataclass(frozen=True, slots=True)
 class Point:
     x: float
