@@ -15,7 +15,9 @@ from spirograd.ad.entries import Launch, TapeEvent, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.program_outline import ProgramOutline
+from spirograd.ad.sequence_walk import SequenceWalk
 from spirograd.ad.versions import Saved
+from spirograd.base.arguments import Write
 from spirograd.base.launch_cursor import LaunchCursor, StepKind, Words, copy_words, key_words
 from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
@@ -93,7 +95,8 @@ class StepCopies:
 @dataclass(slots=True, eq=False)
 class BoundCopies:
     """Memory for the copies of a sequence, which one tape uses at a time. ``bases``: the addresses of the memory that is copied. ``words``:
-    the steps, as the cursor has them. ``end``: copies what memory holds at the end of the tape; ``restore`` puts it back."""
+    the steps, as the cursor has them. ``end``: copies what memory holds at the end of the tape; ``restore`` puts it back. ``walk``: the
+    reverse pass, from the first one on."""
 
     allocation: Allocation
     bases: Sequence[int]
@@ -101,6 +104,7 @@ class BoundCopies:
     words: Words
     end: Addresses
     restore: Addresses
+    walk: SequenceWalk | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -258,6 +262,16 @@ class LaunchSequence:
             for word in (step.calls.kind.number, int(bool(step.claims)), step.words.address, copies.saves.address)
         ]
         return BoundCopies(allocation, bases, steps, Words(words), end, _back(end))
+
+    def walk(self, bound: BoundCopies, writes: Sequence[Write]) -> SequenceWalk:
+        """Return the reverse pass with these copies, of the memory ``writes``."""
+        walk = bound.walk
+        if walk is None or not walk.is_current():
+            native = self.session.native
+            assert native is not None
+            calls = [step.calls.reverse for step in self.steps]
+            walk = bound.walk = SequenceWalk(calls, bound.steps, writes, native.native_code().reverse)
+        return walk
 
     def give(self, bound: BoundCopies) -> None:
         """Take back what `bind` returned."""

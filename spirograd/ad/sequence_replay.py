@@ -15,7 +15,7 @@ from ctypes import memmove
 from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch
 from spirograd.ad.exposed import Exposed
-from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, SequenceStep, is_like, repeats_of
+from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, is_like, repeats_of
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
 from spirograd.ad.nan_check import CheckedRecording
 from spirograd.ad.program_outline import ProgramOutline
@@ -149,35 +149,22 @@ class SequenceReplay:
         bound = self._bound
         assert bound is not None
         reads = [*self.reads]
+        walk = self.sequence.walk(bound, [(allocation.generations, part) for allocation, part in self._places])
         _copy(bound.end)
         try:
-            for number, step, copies, args in zip(
-                range(len(self._args), 0, -1), reversed(self._steps), reversed(bound.steps), reversed(self._args)
-            ):
-                while reads and reads[-1][0] == number:
+            walk.begin(self._args)
+            left = len(self._args)
+            while left:
+                while reads and reads[-1][0] == left:
                     reads.pop()[1].reverse()
-                if copies.before:
-                    self._put(step, copies.before, True)
-                calls = step.calls.reverse
-                if calls is not None and (calls.launch is None or calls.launch(args) is NotImplemented):
-                    self._reverse_by_python(step, args)
-                if copies.after:
-                    self._put(step, copies.after, False)
+                left = walk.run(reads[-1][0] if reads else 0, self._reverse_by_python)
         finally:
             _copy(bound.restore)
             for allocation, part in self._places:
                 allocation.wrote(part)
 
-    def _put(self, step: SequenceStep, back: Sequence[tuple[int, int, int]], before: bool) -> None:
-        """Set memory to what it held before a launch."""
-        _copy(back)
-        for copy in step.copies:
-            if copy.before is before:
-                allocation, part = self._places[copy.memory]
-                allocation.wrote(part)
-
-    def _reverse_by_python(self, step: SequenceStep, args: tuple[object, ...]) -> None:
-        session = self.sequence.session
+    def _reverse_by_python(self, number: int) -> None:
+        session, step, args = self.sequence.session, self._steps[number], self._args[number]
         packer = step.kernel.pack(session, step.specialization, args)
         step.gradient.launch(Launch(session, step.kernel, step.specialization, packer, args).again(), None, None)
 
