@@ -11,6 +11,8 @@ import pytest
 import spirograd as sg
 from spirograd.ad.launch_sequences import Repeats
 from spirograd.ad.sequence_replay import SequenceReplay
+from spirograd.ad.versions import memory_generation
+from spirograd.base import validity
 from spirograd.lang import context
 
 N, T = 12, 5
@@ -214,6 +216,28 @@ def test_compiled_code_follows_sequences(session, followed, monkeypatch):
     if session.native is not None and session.native.on_host:
         assert len(seen) == 3  # `x` and `y`, then `z`, then the loss
     _check(program, STEPS[:-1], 4)  # the last launch is another one
+
+
+def test_compiled_code_runs_reverse_passes(session, followed, monkeypatch):
+    """Python launches derivatives only where the records of launches hold no longer; memory gets new generations either way."""
+    program, by_python, launch = Program(), [], SequenceReplay._reverse_by_python
+    monkeypatch.setattr(SequenceReplay, "_reverse_by_python", lambda *args: by_python.append(args) or launch(*args))
+    for seed in range(5):
+        _check(program, STEPS, seed)
+    assert not by_python
+    values = program.start(5)
+    program.set(values)
+    with sg.ad.Tape(program.loss):
+        program.run(STEPS)
+        program.measure()
+        before = [memory_generation(memory) for memory in (program.x.grad, program.y)]
+        validity.renew()
+    if session.native is not None and session.native.on_host:
+        assert len(by_python) == len(STEPS) + 1
+    assert all(memory_generation(memory) != was for memory, was in zip((program.x.grad, program.y), before))
+    gradients, _ = program.reference(STEPS, values)
+    np.testing.assert_allclose(program.x.grad.to_numpy(), gradients["x"], rtol=2e-5, atol=1e-6)
+    _check(program, STEPS, 6)
 
 
 def test_floats_may_differ(session, followed):
