@@ -120,6 +120,24 @@ def test_tangents_and_hessians():
         close(found, wanted, 2e-3)
 
 
+def test_tangents_leave_other_memory_as_it_is():
+    """`jvp` writes to no gradient, and `hvp` to those of the program only; tangents of other memory stay, too."""
+    pendulums = Pendulums()
+    p, other = pendulums.program(), sg.field(sg.f32, N, needs_grad=True, needs_dual=True)
+    for shadow in (other.grad, other.dual, pendulums.rate.grad, pendulums.state.grad):
+        shadow.fill(3.0)
+    v = [np.linspace(1.0, -1.0, N, dtype=np.float32), np.float32(0.5)]
+    _, slope = p.jvp([X, RATE], v)
+    _, again = p.jvp([X, RATE], v)  # the tangents of the first call are gone
+    close(again, slope)
+    for shadow in (other.grad, other.dual, pendulums.rate.grad, pendulums.state.grad):
+        assert (shadow.to_numpy() == 3.0).all()
+    hessian = p.hvp([X, RATE], v)
+    for found, wanted in zip(p.hvp([X, RATE], v), hessian):
+        close(found, wanted)
+    assert (other.grad.to_numpy() == 3.0).all() and (other.dual.to_numpy() == 3.0).all()
+
+
 def test_trees_and_several_outputs():
     a, b, total = (sg.field(sg.f32, shape, needs_grad=True) for shape in (3, 3, ()))
     product = sg.ndarray(sg.f32, 3, needs_grad=True)
