@@ -87,8 +87,8 @@ def first_derivatives(
     function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None], numbers: Sequence[int | None] = ()
 ) -> Iterator[None]:
     """Run ``function`` with tangents. ``memory``: parameters and results, which get tangents, as all memory with gradients that it uses
-    does: zeros at first, while other memory keeps its own. ``seed`` sets those of the parameters. ``numbers``: of launches, one after the other, by which they draw random numbers. In the
-    block, the tangents are in ``dual``."""
+    does: zeros at first, while other memory keeps its own. ``seed`` sets those of the parameters. ``numbers``: of launches, one after the
+    other, by which they draw random numbers. In the block, the tangents are in ``dual``."""
     with _running(_TangentRecorder("`jvp`", numbers), function, memory, seed):
         yield
 

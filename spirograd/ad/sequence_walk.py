@@ -36,6 +36,7 @@ class SequenceWalk(Words):
         self, calls: Sequence[NativeCalls | None], copies: Sequence[StepCopies], writes: Sequence[Write], run: Callable[[int], object]
     ) -> None:
         self._calls = {id(one): (one, one.prepared) for one in calls if one is not None}
+        self._restored = writes
         self._run = run
         steps, nbytes = self._steps_of(calls)
         self._blocks = (ctypes.c_uint64 * max(nbytes // 8, 1))()
@@ -72,9 +73,10 @@ class SequenceWalk(Words):
         self._written = [(generations, part) for (_, part), generations in written.items()]
         return [len(self._written), *(id(value) for write in self._written for value in write)]
 
-    def is_current(self) -> bool:
-        """Return whether the derivatives launch as they did when this was made."""
-        return all(one.prepared is prepared for one, prepared in self._calls.values())
+    def is_current(self, writes: Sequence[Write]) -> bool:
+        """Return whether the derivatives launch as they did when this was made, and copies are put back to the same memory."""
+        is_same = all(one[0] is other[0] for one, other in zip(self._restored, writes))
+        return is_same and all(one.prepared is prepared for one, prepared in self._calls.values())
 
     def begin(self, arguments: list[tuple[object, ...]]) -> None:
         """Begin at the last one of the launches, which had these ``arguments``."""
