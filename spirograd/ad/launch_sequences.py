@@ -58,6 +58,12 @@ def is_like(args: Sequence[object], key: ArgumentKey) -> bool:
     return True
 
 
+def packed_of(launch: Launch) -> tuple[object, ...]:
+    """Return the integers and the arrays of a launch, also those in objects, whose members may change: they select the memory that it
+    uses."""
+    return (*(value if isinstance(value, int) else None for value in launch.packer.scalars), *map(id, launch.arrays))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostWrite:
     """A write of the host while a tape is open: the arguments of `Recorder.host_write`."""
@@ -146,7 +152,8 @@ class CompiledLaunches:
 @dataclass(slots=True, eq=False)
 class SequenceStep:
     """A launch of a sequence. ``key``: of its arguments, and ``words`` by which compiled code compares them. ``claims``: the memory whose
-    gradients the sequence uses from here on. ``asks``: whether Python sees the launch."""
+    gradients the sequence uses from here on. ``asks``: whether Python sees the launch.
+    ``packed``: see `packed_of`."""
 
     kernel: Kernel
     specialization: Specialization
@@ -156,6 +163,7 @@ class SequenceStep:
     calls: CompiledLaunches
     claims: Sequence[weakref.ref[FieldOrArray]]
     asks: bool
+    packed: tuple[object, ...]
     copies: Sequence[SequenceCopy]
 
 
@@ -206,7 +214,7 @@ class LaunchSequence:
         self._claimed: set[int] = set()
         self._calls: dict[tuple[object, ...], CompiledLaunches] = {}
         self._unused: list[BoundCopies] = []
-        self.launches = launches  # until `compile`
+        self.launches: Sequence[Launch] = launches  # until `compile`
         self.steps: list[SequenceStep] = []
         self.writes: list[SequenceWrite] = []
         for entry, event in zip(entries, events):
@@ -237,7 +245,7 @@ class LaunchSequence:
         calls, words = self._calls_of(launch, gradient), key_words(launch.args, key)
         claims = self._claims(launch)
         asks = bool(claims) or (bool(self.writes) and self.writes[-1].after == len(self.steps))
-        return SequenceStep(launch.kernel, specialization, gradient, key, words, calls, claims, asks, copies)
+        return SequenceStep(launch.kernel, specialization, gradient, key, words, calls, claims, asks, packed_of(launch), copies)
 
     def _copy(self, key: Key, saved: Saved, before: bool) -> SequenceCopy:
         ranges = saved.byte_ranges()
@@ -297,11 +305,12 @@ class LaunchSequence:
             bound = self._unused.pop()
             if bound.bases == bases:
                 return bound
-        copied = [copy for entry in (*self.steps, *self.writes) for copy in entry.copies]
+        of_steps, of_writes = [step.copies for step in self.steps], [write.copies for write in self.writes]
+        copied = [copy for copies in (*of_steps, *of_writes) for copy in copies]
         ends = list({(copy.memory, *copy.ranges): copy for copy in copied}.values())
         allocation = self.session.memory.allocate(max(self.nbytes + sum(copy.nbytes for copy in ends), 1), zeroed=False)
         at = allocation.address
-        steps, writes = ([_bound(entry.copies, bases, at) for entry in entries] for entries in (self.steps, self.writes))
+        steps, writes = ([_bound(copies, bases, at) for copies in listed] for listed in (of_steps, of_writes))
         end: list[tuple[int, int, int]] = []
         at += self.nbytes
         for copy in ends:

@@ -24,6 +24,7 @@ from spirograd.ad.launch_sequences import (
     SequenceWrite,
     StepCopies,
     is_like,
+    packed_of,
     repeats_of,
 )
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
@@ -99,7 +100,7 @@ class SequenceReplay:
     ) -> None:
         self.sequence = sequence
         self._own, self._exposed, self._claim, self._drawn = own, exposed, claim, drawn
-        self._numbers: dict[int, int | None] = {}  # by which launches by Python have drawn random numbers
+        self._by_python: dict[int, Launch] = {}  # with the arguments, and the random numbers, that their reverses take
         self._steps = sequence.steps
         self._cursor = sequence.cursor
         self.between: list[Between] = []
@@ -145,30 +146,34 @@ class SequenceReplay:
         if step.asks:
             self._claim([memory for reference in step.claims if (memory := reference()) is not None])
             self._cursor.allow(number)
-        if step.calls.by_python:
-            self._launch_by_python(number, args)
-            return True
-        assert launch is not None
+        if launch is None:
+            return self._launch_by_python(number, args)
         return launch(args) is not NotImplemented
 
-    def _launch_by_python(self, number: int, args: tuple[object, ...]) -> None:
-        """Make the copies of a launch, and do it."""
+    def _launch_by_python(self, number: int, args: tuple[object, ...]) -> bool:
+        """Make the copies of a launch, and do it, if it uses the memory that it used in the earlier tape; return whether it does."""
+        launch = self._launch_of(number, args)
+        if packed_of(launch) != self._steps[number].packed:
+            return False
         assert self._bound is not None
         _copy(self._bound.steps[number].saves)
-        launch = self._launch_of(number, args)
         launch.number = self._drawn(number)
+        self._by_python[number] = launch
         try:
             launch.run()
             launch.specialization.finish(launch.packer)
         finally:
-            self._numbers[number] = launch.number
             self._args.append(args)
             self._cursor[DONE] = number + 1
+        return True
 
     def _launch_of(self, number: int, args: tuple[object, ...], form: type[Launch] = Launch) -> Launch:
-        session, step = self.sequence.session, self._steps[number]
-        launch = form(session, step.kernel, step.specialization, step.kernel.pack(session, step.specialization, args), args)
-        launch.number = self._numbers.get(number)
+        """Return a launch of the sequence; one that Python has done with its arguments of then."""
+        session, step, known = self.sequence.session, self._steps[number], self._by_python.get(number)
+        packer = step.kernel.pack(session, step.specialization, args) if known is None else known.packer
+        launch = form(session, step.kernel, step.specialization, packer, args)
+        if known is not None:
+            launch.number = known.number
         return launch
 
     def _awaits(self, number: int) -> SequenceWrite | None:
