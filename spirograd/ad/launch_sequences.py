@@ -8,16 +8,19 @@ its events, and later tapes follow it: see `sequence_replay`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch, TapeEvent, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.program_outline import ProgramOutline
-from spirograd.ad.versions import Saved
+from spirograd.ad.sequence_walk import SequenceWalk
+from spirograd.ad.versions import Saved, memory_identity, slice_at
+from spirograd.base.arguments import Write
 from spirograd.base.launch_cursor import LaunchCursor, StepKind, Words, copy_words, key_words
 from spirograd.base.protocols import Allocation
+from spirograd.base.recorder import Clear
 from spirograd.base.records import dataclass
 from spirograd.base.validity import StepRecorder
 from spirograd.derivatives.specialized import SpecializedDerivative
@@ -55,6 +58,34 @@ def is_like(args: Sequence[object], key: ArgumentKey) -> bool:
     return True
 
 
+def packed_of(launch: Launch) -> tuple[object, ...]:
+    """Return the integers and the arrays of a launch, also those in objects, whose members may change: they select the memory that it
+    uses."""
+    return (*(value if isinstance(value, int) else None for value in launch.packer.scalars), *map(id, launch.arrays))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostWrite:
+    """A write of the host while a tape is open: the arguments of `Recorder.host_write`."""
+
+    memory: FieldOrArray
+    index: object
+    clear: Clear
+    source: FieldOrArray | None
+    repeat: Callable[[], None] | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells what the tape saves for the write, and its reverse, apart from those of other writes."""
+        storages = [memory_identity(memory) for memory in self.memories()]
+        views = [memory.view for memory in self.memories()]
+        return (slice_at(self.index), *((key, id(storage)) for key, storage in storages), *views)
+
+    def memories(self) -> list[FieldOrArray]:
+        """Return the memory that is written, and the source."""
+        return [self.memory] if self.source is None else [self.memory, self.source]
+
+
 @dataclass(slots=True, eq=False)
 class SequenceCopy:
     """A copy that a launch makes of the memory with the number ``memory``. ``ranges``: offsets and numbers of bytes, which the copy has one
@@ -83,39 +114,46 @@ Addresses = Sequence[tuple[int, int, int]]  # to, from, number of bytes
 
 @dataclass(slots=True, eq=False)
 class StepCopies:
-    """The copies of one launch: what it saves, as words for compiled code, and what is put back before its reverse, and after it."""
+    """The copies of one launch or write: what it saves, and what is put back before its reverse, and after it."""
 
-    saves: Words
+    saves: Addresses
     before: Addresses
     after: Addresses
 
 
 @dataclass(slots=True, eq=False)
 class BoundCopies:
-    """Memory for the copies of a sequence, which one tape uses at a time. ``bases``: the addresses of the memory that is copied. ``words``:
-    the steps, as the cursor has them. ``end``: copies what memory holds at the end of the tape; ``restore`` puts it back."""
+    """Memory for the copies of a sequence, which one tape uses at a time. ``bases``: the addresses of the memory that is copied. ``steps``,
+    ``writes``: of the launches, and of the writes of the host. ``words``: the launches, as the cursor has them, and ``kept`` for these.
+    ``end``: copies what memory holds at the end of the tape; ``restore`` puts it back. ``walk``: the reverse pass, once one ran."""
 
     allocation: Allocation
     bases: Sequence[int]
     steps: Sequence[StepCopies]
+    writes: Sequence[StepCopies]
     words: Words
+    kept: Sequence[Words]
     end: Addresses
     restore: Addresses
+    walk: SequenceWalk | None = None
 
 
 @dataclass(slots=True, eq=False)
 class CompiledLaunches:
-    """Launches by compiled code: of a kernel while a tape is open, of one ``kind``, and of its derivative, None if that does nothing."""
+    """Launches by compiled code: of a kernel while a tape is open, of one ``kind``, and of its derivative, None if that does nothing.
+    ``by_python``: whether compiled code cannot launch the kernel, such as one that draws random numbers."""
 
     kind: StepKind
     forward: NativeCalls
     reverse: NativeCalls | None
+    by_python: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class SequenceStep:
     """A launch of a sequence. ``key``: of its arguments, and ``words`` by which compiled code compares them. ``claims``: the memory whose
-    gradients the sequence uses from here on."""
+    gradients the sequence uses from here on. ``asks``: whether Python sees the launch.
+    ``packed``: see `packed_of`."""
 
     kernel: Kernel
     specialization: Specialization
@@ -124,30 +162,44 @@ class SequenceStep:
     words: Words
     calls: CompiledLaunches
     claims: Sequence[weakref.ref[FieldOrArray]]
+    asks: bool
+    packed: tuple[object, ...]
+    copies: Sequence[SequenceCopy]
+
+
+@dataclass(slots=True, eq=False)
+class SequenceWrite:
+    """A write of the host in a sequence, after as many launches. ``key``: see `HostWrite`."""
+
+    after: int
+    key: tuple[object, ...]
     copies: Sequence[SequenceCopy]
 
 
 class NotRepeatedError(Exception):
-    """Raised if a tape has a launch that compiled code cannot do, or saves what is not whole bytes of memory."""
+    """Raised if a tape has a launch that returns values or saves values, or saves what is not whole bytes of memory."""
 
 
 class LaunchSequence:
-    """The launches of a tape, in order. It keeps no memory of the program alive.
+    """The launches of a tape, and the ``writes`` of the host, in order. It keeps no memory of the program alive.
 
-    ``cursor``: of the tape that follows it. ``memories``: the fields and ndarrays of which it saves something; ``written``: those that it
-    writes; ``uses``: all that has to exist. ``nbytes``: of the copies. ``report``, ``breaks``, ``outline``: of the tape;
-    ``active_outputs``: the memory that gradients flow from.
+    ``entries``: both, as the tape has recorded them in ``events``. ``cursor``: of the tape that follows it. ``memories``: the fields and
+    ndarrays of which it saves something; ``written``: those that launches write; ``uses``: what has to exist. ``nbytes``: of the copies.
+    ``report``, ``breaks``, ``outline``: of the tape; ``active_outputs``: the memory that gradients flow from.
     """
 
     def __init__(
         self,
-        launches: Sequence[Launch],
+        entries: Sequence[Launch | HostWrite],
         events: Sequence[TapeEvent],
         report: MemoryReport,
         active_outputs: Set[Key],
         breaks: ChainBreaks,
         outline: ProgramOutline,
     ) -> None:
+        launches = [entry for entry in entries if isinstance(entry, Launch)]
+        if not launches:
+            raise NotRepeatedError
         self.session = launches[0].session
         self.cursor = LaunchCursor()
         self.breaks, self.outline = breaks, outline
@@ -156,14 +208,28 @@ class LaunchSequence:
         self.memories: list[weakref.ref[FieldOrArray]] = []
         self.uses: dict[int, weakref.ref[object]] = {}
         self.written = [weakref.ref(storage) for storage in _memories(launches, written=True)]
-        self._used = [weakref.ref(storage) for storage in _memories(launches, written=False)]
+        used = {id(storage): storage for storage in _memories(launches, written=False)}
         self.nbytes = 0
         self._numbers: dict[Key, int] = {}
         self._claimed: set[int] = set()
         self._calls: dict[tuple[object, ...], CompiledLaunches] = {}
         self._unused: list[BoundCopies] = []
-        self.launches = launches  # until `compile`
-        self.steps = [self._step(launch, event) for launch, event in zip(launches, events)]
+        self.launches: Sequence[Launch] = launches  # until `compile`
+        self.steps: list[SequenceStep] = []
+        self.writes: list[SequenceWrite] = []
+        for entry, event in zip(entries, events):
+            if isinstance(entry, Launch):
+                self.steps.append(self._step(entry, event))
+            else:
+                self.writes.append(self._write(entry, event))
+                used |= {id(storage): storage for storage in (memory_identity(memory)[1] for memory in entry.memories())}
+        self._used = [weakref.ref(storage) for storage in used.values()]
+
+    def _write(self, write: HostWrite, event: TapeEvent) -> SequenceWrite:
+        for memory in write.memories():
+            storage = memory_identity(memory)[1]
+            self.uses[id(storage)] = _weakly(storage)
+        return SequenceWrite(len(self.steps), write.key, [self._copy(memory, saved, False) for memory, saved in event.saved])
 
     def _step(self, launch: Launch, event: TapeEvent) -> SequenceStep:
         specialization = launch.specialization
@@ -177,7 +243,9 @@ class LaunchSequence:
         key = key_of(launch.args)
         copies = [self._copy(memory, saved, memory in event.before) for memory, saved in event.saved]
         calls, words = self._calls_of(launch, gradient), key_words(launch.args, key)
-        return SequenceStep(launch.kernel, specialization, gradient, key, words, calls, self._claims(launch), copies)
+        claims = self._claims(launch)
+        asks = bool(claims) or (bool(self.writes) and self.writes[-1].after == len(self.steps))
+        return SequenceStep(launch.kernel, specialization, gradient, key, words, calls, claims, asks, packed_of(launch), copies)
 
     def _copy(self, key: Key, saved: Saved, before: bool) -> SequenceCopy:
         ranges = saved.byte_ranges()
@@ -222,12 +290,13 @@ class LaunchSequence:
         return [memory for reference in self._used if (memory := reference()) is not None]
 
     def compile(self) -> None:
-        """Prepare the launches by compiled code, after the reverse pass of the tape. Raises NotRepeatedError if there are none."""
+        """Prepare the launches by compiled code, after the reverse pass of the tape."""
         prepared: set[int] = set()
         for step, launch in zip(self.steps, self.launches):
             if id(step.calls) not in prepared:
                 prepared.add(id(step.calls))
                 self._prepare(step, launch)
+            step.asks = step.asks or step.calls.by_python
         self.launches = ()
 
     def bind(self, bases: Sequence[int]) -> BoundCopies:
@@ -236,28 +305,34 @@ class LaunchSequence:
             bound = self._unused.pop()
             if bound.bases == bases:
                 return bound
-        ends = list({(copy.memory, *copy.ranges): copy for step in self.steps for copy in step.copies}.values())
+        of_steps, of_writes = [step.copies for step in self.steps], [write.copies for write in self.writes]
+        copied = [copy for copies in (*of_steps, *of_writes) for copy in copies]
+        ends = list({(copy.memory, *copy.ranges): copy for copy in copied}.values())
         allocation = self.session.memory.allocate(max(self.nbytes + sum(copy.nbytes for copy in ends), 1), zeroed=False)
         at = allocation.address
-        steps = []
-        for step in self.steps:
-            made = [(copy, copy.addresses(bases[copy.memory], at)) for copy in step.copies]
-            saves = [one for _, found in made for one in found]
-            before, after = (
-                _back([one for copy, found in made if copy.before is is_before for one in found]) for is_before in (True, False)
-            )
-            steps.append(StepCopies(copy_words(saves), before, after))
+        steps, writes = ([_bound(copies, bases, at) for copies in listed] for listed in (of_steps, of_writes))
         end: list[tuple[int, int, int]] = []
         at += self.nbytes
         for copy in ends:
             end += copy.addresses(bases[copy.memory], at - copy.at)
             at += copy.nbytes
+        kept = [copy_words(copies.saves) for copies in steps]
         words = [
             word
-            for step, copies in zip(self.steps, steps)
-            for word in (step.calls.kind.number, int(bool(step.claims)), step.words.address, copies.saves.address)
+            for step, saves in zip(self.steps, kept)
+            for word in (step.calls.kind.number, int(step.asks), step.words.address, saves.address)
         ]
-        return BoundCopies(allocation, bases, steps, Words(words), end, _back(end))
+        return BoundCopies(allocation, bases, steps, writes, Words(words), kept, end, _back(end))
+
+    def walk(self, bound: BoundCopies, writes: Sequence[Write]) -> SequenceWalk:
+        """Return the reverse pass with these copies, of the memory ``writes``."""
+        walk = bound.walk
+        if walk is None or not walk.is_current(writes):
+            native = self.session.native
+            assert native is not None
+            calls = [step.calls.reverse for step in self.steps]
+            walk = bound.walk = SequenceWalk(calls, bound.steps, writes, native.native_code().reverse)
+        return walk
 
     def give(self, bound: BoundCopies) -> None:
         """Take back what `bind` returned."""
@@ -272,9 +347,9 @@ class LaunchSequence:
             specialization.record(args, into)
 
         calls.forward.prepare(specialization.plan, launch.packer, launch.args, record)
-        if calls.forward.launch is None:
-            raise NotRepeatedError
-        launch.kernel.launch_by(calls.forward)
+        calls.by_python = calls.forward.launch is None
+        if not calls.by_python:
+            launch.kernel.launch_by(calls.forward)
         if calls.reverse is not None:
             step.gradient.prepare(launch.args, launch.again(), calls.reverse)
 
@@ -291,6 +366,13 @@ def _memories(launches: Sequence[Launch], written: bool) -> list[FieldOrArray]:
     return list(found.values())
 
 
+def _bound(copies: Sequence[SequenceCopy], bases: Sequence[int], at: int) -> StepCopies:
+    """Return how the copies of a launch or write are made, and put back. ``at``: the address of all copies."""
+    made = [(copy, copy.addresses(bases[copy.memory], at)) for copy in copies]
+    before, after = (_back([one for copy, found in made if copy.before is is_before for one in found]) for is_before in (True, False))
+    return StepCopies([one for _, found in made for one in found], before, after)
+
+
 def _back(addresses: Addresses) -> Addresses:
     """Return how to put copies back."""
     return [(of, to, nbytes) for to, of, nbytes in reversed(addresses)]
@@ -304,7 +386,8 @@ def _weakly(value: object) -> weakref.ref[object]:
 
 
 class Repeats:
-    """What tapes know of the sequences that begin with one kernel: the ``sequence`` that they follow, or how the last ones began."""
+    """What tapes know of the sequences that begin with one kernel, or with a write to one field or ndarray: the ``sequence`` that they
+    follow, or how the last ones began."""
 
     def __init__(self) -> None:
         self.sequence: LaunchSequence | None = None
@@ -318,12 +401,12 @@ class Repeats:
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         self._left = self._patience
 
-    def is_repeated(self, launches: Sequence[Launch]) -> bool:
-        """Return whether a tape that recorded ``launches`` is like the last one."""
-        if self._left > 0 or len(launches) > _MOST_LAUNCHES:
+    def is_repeated(self, entries: Sequence[Launch | HostWrite]) -> bool:
+        """Return whether a tape that recorded these launches and writes is like the last one."""
+        if self._left > 0 or len(entries) > _MOST_LAUNCHES:
             self._left -= 1
             return False
-        last, self._last = self._last, tuple([(id(launch.specialization), key_of(launch.args)) for launch in launches])
+        last, self._last = self._last, tuple([_key_of(entry) for entry in entries])
         if last == self._last:
             self._last = ()
             return True
@@ -333,9 +416,18 @@ class Repeats:
         return False
 
 
-def repeats_of(kernel: Kernel) -> Repeats:
-    """Return what tapes know of the sequences that begin with ``kernel``."""
-    repeats = kernel.repeats
+def _key_of(entry: Launch | HostWrite) -> tuple[object, ...]:
+    return entry.key if isinstance(entry, HostWrite) else (id(entry.specialization), key_of(entry.args))
+
+
+_of_memory: weakref.WeakKeyDictionary[FieldOrArray, Repeats] = weakref.WeakKeyDictionary()
+
+
+def repeats_of(first: Kernel | FieldOrArray) -> Repeats:
+    """Return what tapes know of the sequences that begin with a kernel, or with a write to a field or ndarray."""
+    if not isinstance(first, Kernel):
+        return _of_memory.get(first) or _of_memory.setdefault(first, Repeats())
+    repeats = first.repeats
     if not isinstance(repeats, Repeats):
-        repeats = kernel.repeats = Repeats()
+        repeats = first.repeats = Repeats()
     return repeats

@@ -42,7 +42,7 @@ class _RunTape(Tape):
     def __init__(self, numbers: Sequence[int | None], options: Mapping[str, object], output: Key, follows: bool) -> None:
         super().__init__(clear_gradients=False, **options)  # type: ignore[arg-type]
         self.numbers: list[int | None] = []
-        self._numbered = iter(numbers)
+        self._given, self._numbered = numbers, iter(numbers)
         self._output, self._follows, self._has_reversed = output, follows, False
 
     def _begin_recording(self) -> None:
@@ -75,6 +75,9 @@ class _RunTape(Tape):
     @property
     def drawn(self) -> int | None:  # type: ignore[override]
         return next(self._numbered, None)
+
+    def _drawn_by(self, number: int) -> int | None:
+        return self._given[number] if number < len(self._given) else None
 
     def _launch(self, launch: Launch, exposed: Exposed) -> Returned:
         returned = super()._launch(launch, exposed)
@@ -145,7 +148,7 @@ class ProgramRuns:
             return run
 
     def _record(self, run: Run) -> None:
-        follows = not self._draws and all(option is None for option in self.options.values())
+        follows = all(option is None for option in self.options.values())
         tape = _RunTape(self._numbers, self.options, memory_identity(self.outputs.leaves[0])[0], follows)
         with tape:
             self.function(**run.static)

@@ -15,7 +15,7 @@ from spirograd.ad.forward_mode import Chain, object_key
 from spirograd.ad.memory_keys import FieldOrArray, Key, Part, ProgramRecorder, Returned, numbers_of
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
-from spirograd.ad.thread_tapes import clear_all, tangents
+from spirograd.ad.thread_tapes import clear_all, refuse_used, tangents
 from spirograd.ad.versions import Saved, Stored, memory_identity, slice_at
 from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
@@ -74,6 +74,7 @@ def hvp(function: Callable[[], object], loss: object, x: object, v: object) -> A
         for p, direction in zip(checked, directions):
             p.dual.from_numpy(_direction(p, direction))
 
+    clear_all("dual", "grad_dual")
     with second_derivatives(function, [*checked, loss], seed) as reverse:
         loss.grad.fill(1.0)
         reverse()
@@ -86,8 +87,8 @@ def first_derivatives(
     function: Callable[[], object], memory: Sequence[FieldOrArray], seed: Callable[[], None], numbers: Sequence[int | None] = ()
 ) -> Iterator[None]:
     """Run ``function`` with tangents. ``memory``: parameters and results, which get tangents, as all memory with gradients that it uses
-    does; ``seed`` sets those of the parameters. ``numbers``: of launches, one after the other, by which they draw random numbers. In the
-    block, the tangents are in ``dual``."""
+    does: zeros at first, while other memory keeps its own. ``seed`` sets those of the parameters. ``numbers``: of launches, one after the
+    other, by which they draw random numbers. In the block, the tangents are in ``dual``."""
     with _running(_TangentRecorder("`jvp`", numbers), function, memory, seed):
         yield
 
@@ -109,8 +110,7 @@ def _running(
 ) -> Iterator[None]:
     with tangents(recorder.what):
         for one in memory:
-            one.make_duals()
-        clear_all("dual", "grad_dual")
+            recorder.begin_use(one)
         seed()
         context.set_recorder(recorder)
         try:
@@ -199,6 +199,7 @@ class _TangentRecorder(ProgramRecorder):
     def __init__(self, what: str, numbers: Sequence[int | None]) -> None:
         self.what = what
         self._drawn = iter(numbers)
+        self._used_keys: set[Key] = set()
         self.launches: list[Launch] = []
         self.chain = Chain("grad")
         self.exposed = Exposed(self._used, self._unseen_write)
@@ -222,6 +223,18 @@ class _TangentRecorder(ProgramRecorder):
         self.launches.append(launch)
         self.after(launch)
         return values
+
+    def begin_use(self, memory: FieldOrArray) -> None:
+        """Have tangents in memory with a gradient, zeros when it is used for the first time."""
+        key, storage = memory_identity(memory)
+        if key not in self._used_keys:
+            self._used_keys.add(key)
+            memory.make_duals()
+            self.clear(storage)
+
+    def clear(self, memory: FieldOrArray) -> None:
+        """Set the derivatives of memory that is used for the first time to zero."""
+        memory.dual.fill(0.0)
 
     def before(self, launch: Launch) -> None:
         """Called before the launch of a kernel."""
@@ -247,7 +260,7 @@ class _TangentRecorder(ProgramRecorder):
             self.exposed.look(memory_identity(memory)[0], None)
         self.before_write(memory, slice_at(key))
         if memory.has_grad():
-            memory.make_duals()
+            self.begin_use(memory)
             self.write(memory, clear, source)
         elif key is None:
             self.chain.forget(object_key(memory))
@@ -255,7 +268,7 @@ class _TangentRecorder(ProgramRecorder):
     def write(self, memory: FieldOrArray, clear: Clear, source: FieldOrArray | None) -> None:
         """The host writes to memory with a gradient."""
         if source is not None and source.has_grad():
-            source.make_duals()
+            self.begin_use(source)
             memory.dual.copy_from(source.dual)
         else:
             clear("dual")
@@ -271,7 +284,7 @@ class _TangentRecorder(ProgramRecorder):
         """Clear the derivatives of elements that the host wrote in memory that was handed out: see `Exposed`."""
         self.after_unseen_write(storage)
         if storage.has_grad():
-            storage.make_duals()
+            self.begin_use(storage)
             self.clear_elements(storage, changed)
         elif changed.all():
             self.chain.forget(object_key(storage))
@@ -287,11 +300,11 @@ class _TangentRecorder(ProgramRecorder):
         """Have tangents in all memory with gradients."""
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
-                field.make_duals()
+                self.begin_use(field)
         places = list(packer.arrays)
         for k, array in enumerate(objects_of(specialization.steps, args)):
             if isinstance(array, Ndarray) and array.grad is not None:
-                array.make_duals()
+                self.begin_use(array)
                 places[k] = session.bind(array)
             elif getattr(array, "requires_grad", False):
                 raise SpirogradTypeError(
@@ -309,6 +322,12 @@ class _Recorder(_TangentRecorder):
         self.events: list[Callable[[], None]] = []  # their reverse
         self._saved: list[Saved] = []  # in the order of the writes
         self._kept: tuple[list[Saved], list[Saved]] = ([], [])  # of a launch: what its own gradient reads, and other memory
+
+    def clear(self, memory: FieldOrArray) -> None:
+        super().clear(memory)
+        for shadow in (memory.grad, memory.grad.dual):
+            refuse_used(shadow)
+            shadow.fill(0.0)
 
     def before(self, launch: Launch) -> None:
         second = self._second(launch)

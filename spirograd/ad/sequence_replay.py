@@ -1,21 +1,32 @@
 """A tape that follows the sequence of an earlier one: see `launch_sequences`.
 
 While launches are the next ones of the sequence, each copies the same bytes as in the earlier tape, and compiled code launches it; the
-reverse pass copies them back and has compiled code launch the derivatives. Python may read numbers in between. At anything else (another
-launch, a launch that takes such a number, a write of the host, memory that is handed out, a write of another thread), the tape records the
-launches that were replayed, with their copies, and continues as if it had never known the sequence.
+reverse pass copies them back and has compiled code launch the derivatives. Python may read numbers in between, and write to the same memory
+as in the earlier tape. At anything else (another launch, a launch that takes such a number, another write of the host, memory that is
+handed out, a write of another thread), the tape records what was replayed, with its copies, and continues as if it had never known the
+sequence.
 """
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from ctypes import memmove
+from ctypes import memmove, string_at
 
 from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.entries import Launch
 from spirograd.ad.exposed import Exposed
-from spirograd.ad.launch_sequences import LaunchSequence, NotRepeatedError, Repeats, SequenceStep, is_like, repeats_of
+from spirograd.ad.launch_sequences import (
+    HostWrite,
+    LaunchSequence,
+    NotRepeatedError,
+    Repeats,
+    SequenceWrite,
+    StepCopies,
+    is_like,
+    packed_of,
+    repeats_of,
+)
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder, Returned
 from spirograd.ad.nan_check import CheckedRecording
 from spirograd.ad.program_outline import ProgramOutline
@@ -23,10 +34,13 @@ from spirograd.ad.recording import TapeRecording
 from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
+from spirograd.ad.versions import memory_identity
 from spirograd.base.launch_cursor import DONE
-from spirograd.base.protocols import OwnWrites
+from spirograd.base.protocols import Allocation, OwnWrites
 from spirograd.lang import context
 from spirograd.lang.frontend.kernel import Kernel
+
+Place = tuple[Allocation, str]  # memory, as a part of an allocation
 
 
 class ReplayedLaunch(Launch):
@@ -44,20 +58,53 @@ class ReplayedLaunch(Launch):
         return Launch(self.session, self.kernel, self.specialization, self.packer, self.args)
 
 
+class ReplayedWrite:
+    """A write of the host. ``run``: its reverse on gradients; ``copies``: what it saved, of the memory ``places``."""
+
+    def __init__(self, write: HostWrite, run: Callable[[], None] | None, copies: StepCopies, places: Sequence[Place]) -> None:
+        self.write = write
+        self._run, self._copies, self._places = run, copies, places
+
+    def contents(self) -> list[memoryview]:
+        """Return what it saved."""
+        return [memoryview(string_at(at, nbytes)) for at, _, nbytes in self._copies.saves]
+
+    def reverse(self) -> None:
+        """Run the reverse of the write, and put back what it overwrote."""
+        if self._run is not None:
+            self._run()
+        _copy(self._copies.after)
+        for allocation, part in self._places:
+            allocation.wrote(part)
+
+
+Between = tuple[int, "CallStep | ReplayedWrite"]
+
+
 class SequenceReplay:
     """The launches of a tape that follows ``sequence``. ``own``: the writes of its thread; ``exposed``: what it knows of memory that was
-    handed out; ``claim``: claims gradients for it. ``ended``: whether the tape follows the sequence no longer. ``reads``: the numbers that
-    Python has read, each with the number of launches before.
+    handed out; ``claim``: claims gradients for it; ``drawn``: gives the number by which a launch draws random numbers, None for one of its
+    own. ``ended``: whether the tape follows the sequence no longer. ``between``: reads of
+    numbers and writes of the host, each with the number of launches before.
 
     Compiled code compares launches, and counts and keeps them in the cursor of the sequence. Python sees those that it does not know.
     """
 
-    def __init__(self, sequence: LaunchSequence, own: OwnWrites, exposed: Exposed, claim: Callable[[Iterable[FieldOrArray]], None]) -> None:
+    def __init__(
+        self,
+        sequence: LaunchSequence,
+        own: OwnWrites,
+        exposed: Exposed,
+        claim: Callable[[Iterable[FieldOrArray]], None],
+        drawn: Callable[[int], int | None],
+    ) -> None:
         self.sequence = sequence
-        self._own, self._exposed, self._claim = own, exposed, claim
+        self._own, self._exposed, self._claim, self._drawn = own, exposed, claim, drawn
+        self._by_python: dict[int, Launch] = {}  # with the arguments, and the random numbers, that their reverses take
         self._steps = sequence.steps
         self._cursor = sequence.cursor
-        self.reads: list[tuple[int, CallStep]] = []
+        self.between: list[Between] = []
+        self._written = 0  # how many writes of the sequence were done
         self._alive = [reference() for reference in sequence.uses.values()]
         memories = [storage for reference in sequence.memories if (storage := reference()) is not None]
         self.ended = any(value is None for value in self._alive) or not own.is_only()
@@ -69,8 +116,8 @@ class SequenceReplay:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all launches of the sequence have run."""
-        return self.count() == len(self._steps)
+        """Whether all launches and writes of the sequence have run."""
+        return self.count() == len(self._steps) and self._written == len(self.sequence.writes)
 
     def count(self) -> int:
         """Return the number of launches that have run, after a look for writes of other threads that compiled code has found."""
@@ -90,29 +137,79 @@ class SequenceReplay:
             return False
         step = self._steps[number]
         launch = step.calls.forward.launch
-        if launch is None or self._exposed.active or not self._own.is_complete():
+        if (launch is None and not step.calls.by_python) or self._exposed.active or not self._own.is_complete():
             return False
-        if step.kernel is not kernel or not is_like(args, step.key):
+        if step.kernel is not kernel or not is_like(args, step.key) or self._awaits(number) is not None:
             return False
-        if step.claims:
+        if step.calls.by_python and not (step.specialization.constant or step.specialization.holds(args)):
+            return False
+        if step.asks:
             self._claim([memory for reference in step.claims if (memory := reference()) is not None])
             self._cursor.allow(number)
+        if launch is None:
+            return self._launch_by_python(number, args)
         return launch(args) is not NotImplemented
+
+    def _launch_by_python(self, number: int, args: tuple[object, ...]) -> bool:
+        """Make the copies of a launch, and do it, if it uses the memory that it used in the earlier tape; return whether it does."""
+        launch = self._launch_of(number, args)
+        if packed_of(launch) != self._steps[number].packed:
+            return False
+        assert self._bound is not None
+        _copy(self._bound.steps[number].saves)
+        launch.number = self._drawn(number)
+        self._by_python[number] = launch
+        try:
+            launch.run()
+            launch.specialization.finish(launch.packer)
+        finally:
+            self._args.append(args)
+            self._cursor[DONE] = number + 1
+        return True
+
+    def _launch_of(self, number: int, args: tuple[object, ...], form: type[Launch] = Launch) -> Launch:
+        """Return a launch of the sequence; one that Python has done with its arguments of then."""
+        session, step, known = self.sequence.session, self._steps[number], self._by_python.get(number)
+        packer = step.kernel.pack(session, step.specialization, args) if known is None else known.packer
+        launch = form(session, step.kernel, step.specialization, packer, args)
+        if known is not None:
+            launch.number = known.number
+        return launch
+
+    def _awaits(self, number: int) -> SequenceWrite | None:
+        """Return the write that comes after ``number`` launches, if it has not been done."""
+        writes = self.sequence.writes
+        return writes[self._written] if self._written < len(writes) and writes[self._written].after == number else None
+
+    def write(self, write: HostWrite, reverse: Callable[[], None] | None) -> bool:
+        """Save what the host is about to overwrite if its write is the next one of the sequence; return whether it is. ``reverse``: what
+        the reverse pass does about gradients."""
+        number = self.count()
+        expected = self._awaits(number)
+        known = not self.ended and expected is not None and expected.key == write.key
+        if not known or self._exposed.active or not self._own.is_complete():
+            return False
+        assert self._bound is not None and expected is not None
+        copies = self._bound.writes[self._written]
+        _copy(copies.saves)
+        places = [self._places[copy.memory] for copy in expected.copies]
+        self.between.append((number, ReplayedWrite(write, reverse, copies, places)))
+        self._written += 1
+        return True
 
     def read(self, step: CallStep) -> None:
         """Keep a read of numbers."""
-        self.reads.append((self.count(), step))
+        self.between.append((self.count(), step))
 
     def used(self) -> Iterator[FieldOrArray]:
-        """Yield the fields and ndarrays of the launches so far."""
-        return (memory for launch in self.launches() for memory in launch.used())
+        """Yield the fields and ndarrays of the launches and writes so far."""
+        yield from (memory for launch in self.launches() for memory in launch.used())
+        for _, done in self.between:
+            yield from done.write.memories() if isinstance(done, ReplayedWrite) else ()
 
     def launches(self) -> Iterator[Launch]:
         """Yield the launches so far."""
-        session = self.sequence.session
-        for step, args in zip(self._steps, tuple(self._args)):
-            packer = step.kernel.pack(session, step.specialization, args)
-            yield ReplayedLaunch(session, step.kernel, step.specialization, packer, args)
+        return (self._launch_of(number, args, ReplayedLaunch) for number, args in enumerate(tuple(self._args)))
 
     def launched(self) -> Iterator[tuple[Launch, list[memoryview]]]:
         """Yield the launches so far, and the contents of their copies."""
@@ -148,38 +245,31 @@ class SequenceReplay:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         bound = self._bound
         assert bound is not None
-        reads = [*self.reads]
+        between = [*self.between]
+        walk = self.sequence.walk(bound, [(allocation.generations, part) for allocation, part in self._places])
         _copy(bound.end)
         try:
-            for number, step, copies, args in zip(
-                range(len(self._args), 0, -1), reversed(self._steps), reversed(bound.steps), reversed(self._args)
-            ):
-                while reads and reads[-1][0] == number:
-                    reads.pop()[1].reverse()
-                if copies.before:
-                    self._put(step, copies.before, True)
-                calls = step.calls.reverse
-                if calls is not None and (calls.launch is None or calls.launch(args) is NotImplemented):
-                    self._reverse_by_python(step, args)
-                if copies.after:
-                    self._put(step, copies.after, False)
+            walk.begin(self._args)
+            left = len(self._args)
+            while left or between:
+                while between and between[-1][0] == left:
+                    between.pop()[1].reverse()
+                if left:
+                    left = walk.run(between[-1][0] if between else 0, self._reverse_by_python)
         finally:
             _copy(bound.restore)
             for allocation, part in self._places:
                 allocation.wrote(part)
 
-    def _put(self, step: SequenceStep, back: Sequence[tuple[int, int, int]], before: bool) -> None:
-        """Set memory to what it held before a launch."""
-        _copy(back)
-        for copy in step.copies:
-            if copy.before is before:
-                allocation, part = self._places[copy.memory]
-                allocation.wrote(part)
+    def _reverse_by_python(self, number: int) -> None:
+        launch = self._launch_of(number, self._args[number])
+        self._steps[number].gradient.launch(launch.again(), None, launch.number)
 
-    def _reverse_by_python(self, step: SequenceStep, args: tuple[object, ...]) -> None:
-        session = self.sequence.session
-        packer = step.kernel.pack(session, step.specialization, args)
-        step.gradient.launch(Launch(session, step.kernel, step.specialization, packer, args).again(), None, None)
+
+def _overwrite(recorded: TapeRecording, contents: Sequence[memoryview]) -> None:
+    """Have the copies of the last event hold these ``contents``."""
+    for (_, saved), data in zip(recorded.events[-1].saved, contents, strict=True):
+        saved.overwrite(data)
 
 
 def _copy(addresses: Sequence[tuple[int, int, int]]) -> None:
@@ -199,7 +289,7 @@ class FollowsSequences(ProgramRecorder):
     _outline: ProgramOutline
     _paused: object
     _following: SequenceReplay | None = None
-    _launches: list[Launch] | None = None  # of a tape that others may repeat, else None
+    _entries: list[Launch | HostWrite] | None = None  # of a tape that others may repeat, else None
     _repeats: Repeats | None = None
 
     @property
@@ -216,26 +306,50 @@ class FollowsSequences(ProgramRecorder):
     def _launch(self, launch: Launch, exposed: Exposed) -> Returned:
         raise NotImplementedError
 
+    def _drawn_by(self, number: int) -> int | None:
+        """Return the number by which a launch of a sequence draws random numbers, None for one of its own."""
+        return None
+
     def _may_repeat(self) -> None:
         """Have the tape follow a sequence, or have others follow its launches, if compiled code can do that in this session."""
         native = context.session().native
         if native is not None and native.on_host and isinstance(self._recorded, TapeRecording) and self._recorded.check is None:
-            self._launches = []
+            self._entries = []
 
     def _follow(self, kernel: Kernel, args: Sequence[object]) -> bool:
         """Launch ``kernel``, as `repeat` does. The first launch of a tape decides which sequence it follows."""
-        recorded = self._recorded
-        if self._repeats is None and self._launches is not None and self._foreign is not None and self._exposed is not None:
-            self._repeats = repeats_of(kernel)
-            sequence = self._repeats.sequence
-            is_first = isinstance(recorded, TapeRecording) and not recorded.events and self._paused is None
-            if is_first and sequence is not None and sequence.session is context.session():
-                if isinstance(recorded, CheckedRecording):
-                    recorded.begin([memory for reference in sequence.written if (memory := reference()) is not None])
-                self._following = SequenceReplay(sequence, self._foreign.own, self._exposed, self._gradients.use)
+        if self._following is None:
+            self._begin_following(kernel)
         if self._following is None:
             return False
         if self.repeat(kernel, tuple(args)):
+            return True
+        self._settle(self._following)
+        return False
+
+    def _begin_following(self, first: Kernel | FieldOrArray) -> None:
+        """Follow the sequence that begins with a launch of ``first``, or a write to it, if there is one and nothing came before."""
+        recorded = self._recorded
+        if self._repeats is not None or self._entries is None or self._foreign is None or self._exposed is None:
+            return
+        self._repeats = repeats_of(first)
+        sequence = self._repeats.sequence
+        is_first = isinstance(recorded, TapeRecording) and not recorded.events and self._paused is None
+        if not is_first or sequence is None or sequence.session is not context.session():
+            return
+        if isinstance(recorded, CheckedRecording):
+            if sequence.writes:
+                return
+            recorded.begin([memory for reference in sequence.written if (memory := reference()) is not None])
+        self._following = SequenceReplay(sequence, self._foreign.own, self._exposed, self._gradients.use, self._drawn_by)
+
+    def _follow_write(self, write: HostWrite, reverse: Callable[[], None] | None) -> bool:
+        """Return whether a write of the host, which comes next, is the next one of the sequence that the tape follows."""
+        if self._following is None:
+            self._begin_following(memory_identity(write.memory)[1])
+        if self._following is None:
+            return False
+        if self._following.write(write, reverse):
             return True
         self._settle(self._following)
         return False
@@ -251,16 +365,26 @@ class FollowsSequences(ProgramRecorder):
         """Record the launches that were replayed, and follow the sequence no longer."""
         self._following, recorded, exposed = None, self._recorded, self._exposed
         assert isinstance(recorded, TapeRecording) and exposed is not None and self._repeats is not None
-        reads = collections.deque(replay.reads)
-        for number, (launch, contents) in enumerate(replay.launched(), 1):
+        between = collections.deque(replay.between)
+        for number, (launch, contents) in enumerate(replay.launched()):
+            self._record_between(between, number, recorded)
             self._gradients.launch(launch)
             self._launch(launch, exposed)
-            for (_, saved), data in zip(recorded.events[-1].saved, contents, strict=True):
-                saved.overwrite(data)
-            while reads and reads[0][0] == number:
-                self._read(reads.popleft()[1])
+            _overwrite(recorded, contents)
+        self._record_between(between, None, recorded)
         replay.end()
         self._repeats.missed()
+
+    def _record_between(self, between: collections.deque[Between], number: int | None, recorded: TapeRecording) -> None:
+        """Record the reads and writes that were replayed after ``number`` launches, or (None) all of them."""
+        while between and number in (None, between[0][0]):
+            done = between.popleft()[1]
+            if isinstance(done, ReplayedWrite):
+                write = done.write
+                self.host_write(write.memory, write.index, write.clear, write.source, write.repeat)
+                _overwrite(recorded, done.contents())
+            else:
+                self._read(done)
 
     def _read(self, step: CallStep) -> None:
         """Record a read of numbers."""
@@ -279,15 +403,17 @@ class FollowsSequences(ProgramRecorder):
         following = self._following
         if following is not None and not (following.is_complete and loss in following.sequence.active_outputs):
             self._settle(following)
-        launches, recorded, repeats = self._launches, self._recorded, self._repeats
-        if not launches or repeats is None or self._following is not None or not isinstance(recorded, TapeRecording):
+        entries, recorded, repeats = self._entries, self._recorded, self._repeats
+        if not entries or repeats is None or self._following is not None or not isinstance(recorded, TapeRecording):
             return None
+        if isinstance(recorded, CheckedRecording) and any(isinstance(entry, HostWrite) for entry in entries):
+            return None  # It runs launches again by themselves.
         events = [event for event in recorded.events if not event.is_read]
-        is_plain = len(events) == len(launches) and not any(launch.external for launch in launches)
-        if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(launches):
+        is_plain = len(events) == len(entries) and not any(entry.external for entry in entries if isinstance(entry, Launch))
+        if not is_plain or self._exposed is None or self._exposed.active or not repeats.is_repeated(entries):
             return None
         try:
-            return LaunchSequence(launches, events, recorded.report(), self._active_outputs, self._breaks, self._outline)
+            return LaunchSequence(entries, events, recorded.report(), self._active_outputs, self._breaks, self._outline)
         except NotRepeatedError:
             repeats.missed()
             return None

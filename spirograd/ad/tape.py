@@ -13,6 +13,7 @@ from spirograd.ad.chain_breaks import ChainBreaks
 from spirograd.ad.drawing import TapeDrawing, drawing
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
+from spirograd.ad.launch_sequences import HostWrite
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import FieldLoss, forget_losses, loss_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key, Part, Returned
@@ -271,7 +272,7 @@ class Tape(FollowsSequences, FollowsChains, FollowsNumbers, NearNames):
             self._following = None
         self._recorded.close()
         self._recorded = TapeRecording()
-        self._launches = None
+        self._entries = None
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._inactive = {}
@@ -302,7 +303,9 @@ class Tape(FollowsSequences, FollowsChains, FollowsNumbers, NearNames):
         gradient = launch.kernel.grad.of(session, launch.specialization)
         gradient.warn()
         memory = derivative_footprint_of(gradient)
-        launch.number = self.drawn
+        drawn = self.drawn
+        if drawn is not None:
+            launch.number = drawn
         self._check_repeatable(launch)
         if exposed.active and not launch.has_run:
             exposed.before(launch, memory.accesses)
@@ -317,8 +320,8 @@ class Tape(FollowsSequences, FollowsChains, FollowsNumbers, NearNames):
         if self._check is not None:
             self._check.before(launch)
         values = self._recorded.add(LaunchStep(launch, gradient, self.returned))
-        if self._launches is not None:
-            self._launches.append(launch)
+        if self._entries is not None:
+            self._entries.append(launch)
         if self._check is not None:
             self._check.after(launch)
         if exposed.active and not launch.has_run:
@@ -372,27 +375,30 @@ class Tape(FollowsSequences, FollowsChains, FollowsNumbers, NearNames):
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
-        if self._following is not None:
-            self._settle(self._following)
+        name, storage = memory_identity(memory)
+        if key is None:
+            self._inactive.pop(name, None)
+        reverse: Callable[[], None] | None = clear if self._paused is None and memory.has_grad() else None
+        if source is not None and self._paused is None:
+            reverse = self._follow_copy(memory, source, reverse)
+        write = HostWrite(memory, key, clear, source, repeat)
+        if self._follow_write(write, reverse):
+            return
         at = slice_at(key)
         if self._outer is not None:
             self._outer.save(memory, at)
         if self._check is not None:
             self._check.host_write(memory)
-        name, storage = memory_identity(memory)
         self._check_other(name, storage)
         self._outline.host_write(memory)
         if source is None:
             self._breaks.imported(memory)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, at)
-        reverse: Callable[[], None] | None = clear if self._paused is None and memory.has_grad() else None
-        if key is None:
-            self._inactive.pop(name, None)
-        if source is not None and self._paused is None:
-            reverse = self._follow_copy(memory, source, reverse)
-        step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), at, reverse, repeat)
+        step = WriteStep((name, getattr(memory, "name", "an ndarray"), storage), at, reverse, repeat)
         self._steps.host_write(step)
+        if self._entries is not None and self._paused is None:
+            self._entries.append(write)
 
     def _used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from spirograd.ad.entries import Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
@@ -122,14 +122,28 @@ def is_any_open() -> bool:
 def clear_all(*roles: str) -> None:
     """Set all gradients (and what else has these ``roles``) to zero. Raises SpirogradRuntimeError if an open tape of another thread uses
     a gradient."""
-    here = threading.current_thread()
-    for other in list(_open):
-        used = list(other.used) if other.thread is not here and other.thread.is_alive() else ()
-        if used:
-            name = min(map(_name, used))
-            problem = f"a tape of thread `{other.thread.name}` is open, and needs {name}, which this would clear"
-            raise SpirogradRuntimeError(render(problem, None, "clear gradients before tapes are opened, or after they have run"))
+    for other in _of_other_threads():
+        _refuse(other, list(other.used))
     shadows.clear("grad", *roles)
+
+
+@one_at_a_time
+def refuse_used(shadow: FieldOrArray) -> None:
+    """Raise SpirogradRuntimeError if an open tape of another thread uses a gradient, which is about to be cleared."""
+    for other in _of_other_threads():
+        _refuse(other, [shadow] if shadow in other.used else [])
+
+
+def _of_other_threads() -> list[GradientUse]:
+    here = threading.current_thread()
+    return [other for other in list(_open) if other.thread is not here and other.thread.is_alive()]
+
+
+def _refuse(other: GradientUse, used: Sequence[FieldOrArray]) -> None:
+    if used:
+        name = min(map(_name, used))
+        problem = f"a tape of thread `{other.thread.name}` is open, and needs {name}, which this would clear"
+        raise SpirogradRuntimeError(render(problem, None, "clear gradients before tapes are opened, or after they have run"))
 
 
 @contextlib.contextmanager

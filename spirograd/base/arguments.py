@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.device import CallsNatively
 from spirograd.base.loc import Loc
+from spirograd.base.records import dataclass
 from spirograd.base.validity import Record
 
 if TYPE_CHECKING:
@@ -113,8 +114,28 @@ class Plan(PreparesLaunches, Protocol):
         draws again."""
 
 
+Write = tuple[dict[str, int], str]  # the generations of an allocation, and the part of it that is written
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLaunch:
+    """A launch by an argument block of ``nbytes`` that lasts. ``number``: gives launches their numbers; ``writes``: what it writes."""
+
+    nbytes: int
+    number: Callable[[], int]
+    writes: Sequence[Write]
+
+
 class PreparedLaunch(Protocol):
     """Launches that compiled code does: `runtime.native.launch_preparation.Prepared`."""
+
+    @property
+    def record(self) -> bytes:
+        """The words by which compiled code launches."""
+
+    @property
+    def fixed(self) -> FixedLaunch | None:
+        """The launch by an argument block that lasts, if it has one."""
 
     @property
     def number(self) -> int:

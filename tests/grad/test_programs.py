@@ -120,6 +120,24 @@ def test_tangents_and_hessians():
         close(found, wanted, 2e-3)
 
 
+def test_tangents_leave_other_memory_as_it_is():
+    """`jvp` writes to no gradient, and `hvp` to those of the program only; tangents of other memory stay, too."""
+    pendulums = Pendulums()
+    p, other = pendulums.program(), sg.field(sg.f32, N, needs_grad=True, needs_dual=True)
+    for shadow in (other.grad, other.dual, pendulums.rate.grad, pendulums.state.grad):
+        shadow.fill(3.0)
+    v = [np.linspace(1.0, -1.0, N, dtype=np.float32), np.float32(0.5)]
+    _, slope = p.jvp([X, RATE], v)
+    _, again = p.jvp([X, RATE], v)  # the tangents of the first call are gone
+    close(again, slope)
+    for shadow in (other.grad, other.dual, pendulums.rate.grad, pendulums.state.grad):
+        assert (shadow.to_numpy() == 3.0).all()
+    hessian = p.hvp([X, RATE], v)
+    for found, wanted in zip(p.hvp([X, RATE], v), hessian):
+        close(found, wanted)
+    assert (other.grad.to_numpy() == 3.0).all() and (other.dual.to_numpy() == 3.0).all()
+
+
 def test_trees_and_several_outputs():
     a, b, total = (sg.field(sg.f32, shape, needs_grad=True) for shape in (3, 3, ()))
     product = sg.ndarray(sg.f32, 3, needs_grad=True)
@@ -187,18 +205,41 @@ def test_later_calls_follow_the_launches_of_the_first(arch, monkeypatch):
             close(found, one)
 
 
-def test_random_numbers_are_not_followed(monkeypatch):
+def test_random_numbers_are_followed(arch, monkeypatch):
     monkeypatch.setenv("SG_CHECK_TAPES", "0")  # checked tapes follow none
-    x, out = sg.field(sg.f32, 4, needs_grad=True), sg.field(sg.f32, 4, needs_grad=True)
+    x, y, out = (sg.field(sg.f32, 4, needs_grad=True) for _ in range(3))
 
     @sg.kernel
     def scale():
         for i in x:
-            out[i] = x[i] * sg.random()
+            y[i] = x[i] * sg.random()
 
-    p = sg.ad.program(scale, x, out)
-    rates = [p.vjp(np.full(4, 1.0 + k))[1](np.ones(4))[0].tolist() for k in range(5)]
-    assert all(rate == rates[0] for rate in rates)
+    @sg.kernel
+    def square(k: sg.i32):
+        for i in x:
+            out[i] += y[i] ** 2 * (1.0 + sg.random() * k)
+
+    def simulate(again=False):
+        for k in range(3):
+            scale()
+            square(k)
+        if again:
+            scale()
+
+    p, found = sg.ad.program(simulate, x, out), []
+    for k in range(6):
+        values, pullback = p.vjp(np.full(4, 1.0 + k))
+        assert (p.runs._last.tape._following is not None) is (arch == "cpu" and k >= 2)
+        gradients = [pullback(np.ones(4))[0] for _ in range(2)]
+        assert (gradients[0] == gradients[1]).all()
+        found.append((values / (1.0 + k) ** 2, gradients[0] / (2.0 + 2.0 * k)))
+    assert len(set(found[0][0].tolist())) == 4
+    for rates, half in found:  # out = rate * x ** 2
+        np.testing.assert_allclose(rates, found[0][0], rtol=1e-6)
+        np.testing.assert_allclose(half, found[0][0], rtol=1e-6)
+    values, pullback = p.vjp(np.ones(4), again=True)  # another sequence, with the same numbers
+    np.testing.assert_allclose(values, found[0][0], rtol=1e-6)
+    np.testing.assert_allclose(pullback(np.ones(4))[0], 2 * found[0][0], rtol=1e-6)
 
 
 def test_gradients_have_the_form_of_the_inputs():
@@ -219,7 +260,8 @@ def test_checkpoints_give_the_same_bits():
     assert all((a == b).all() for a, b in zip(plain.value_and_grad(X, RATE)[1], few.value_and_grad(X, RATE)[1]))
 
 
-def test_copies_and_fills():
+def test_copies_and_fills(arch, monkeypatch):
+    monkeypatch.setenv("SG_CHECK_TAPES", "0")  # checked tapes follow none
     x, y, loss = (sg.field(sg.f32, shape, needs_grad=True) for shape in (N, N, ()))
 
     @sg.kernel
@@ -240,8 +282,9 @@ def test_copies_and_fills():
         y.fill(3.0)
 
     p = sg.ad.program(simulate, x, loss)
-    for times in (0, 1, 3):
+    for k, times in enumerate((3, 3, 3, 3, 0, 1)):
         value, gradient = p.value_and_grad(X, times=times)
+        assert (p.runs._last.tape._following is not None) is (arch == "cpu" and k in (2, 3))  # from the second of two equal calls on
         close(value, ((X + times * X**2) ** 2).sum())
         close(gradient, 2 * (X + times * X**2) * (1 + 2 * times * X))
 

@@ -72,6 +72,7 @@ MODULE_ALLOWED = {
     "spirograd.runtime.native.cursor_code": {"llvmgen"},
     "spirograd.runtime.native.launch_code": {"llvmgen"},
     "spirograd.runtime.native.launch_function": {"llvmgen"},
+    "spirograd.runtime.native.reverse_code": {"llvmgen"},
     "spirograd.runtime.native.state": {"llvmgen"},
     "spirograd.runtime.native.step_code": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},

@@ -106,6 +106,11 @@ class NativeCalls:
         forget = _forgetter(weakref.ref(self), prepared)
         return _Record(prepared, [weakref.ref(value, forget) for value in watched])
 
+    @property
+    def prepared(self) -> PreparedLaunch | None:
+        """The calls that were prepared last, None if there are none."""
+        return self._records[0].prepared if self._records else None
+
     def forget(self, prepared: object = None) -> None:
         """Drop a record, or all of them."""
         records, of_tapes = ([] if prepared is None else _without(prepared, listed) for listed in (self._records, self._of_tapes))

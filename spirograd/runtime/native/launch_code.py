@@ -22,7 +22,7 @@ from spirograd.runtime.native.state import MOST_BLOCK_BYTES, RESULT, STATE_BYTES
     TEMPLATE, BEFORE,
 ) = range(0, 120, 8)  # fmt: skip
 STEP_BYTES = 32
-_NEXT = 1  # In place of a result: the record does not fit.
+NEXT = 1  # In place of a result: the record does not fit.
 
 
 def launch(owner: int, args: int) -> int:
@@ -32,36 +32,36 @@ def launch(owner: int, args: int) -> int:
     count = python.PyTuple_Size(args)
     record = python.PyBytes_AsString(python.PyTuple_GetItem(owner, 0))
     while i64[record + NBYTES] != 0:
-        if _holds(record) and i64[record + COUNT] == count:
+        if holds(record) and i64[record + COUNT] == count:
             copy(block, record + i64[record + TEMPLATE], i64[record + BLOCK_BYTES])
-            outcome = _launched(s, block, record)
-            if outcome != _NEXT:
+            outcome = launched(s, block, record)
+            if outcome != NEXT:
                 return outcome
         record = record + i64[record + NBYTES]
     python.Py_IncRef(linked.py_refused)
     return linked.py_refused
 
 
-def _launched(s: int, block: int, record: int) -> int:
-    """Launch by a record. Returns the result, `_NEXT`, or 0 with an exception."""
-    if not _walk(s, record + BEFORE):
-        return _differs(s)
+def launched(s: int, block: int, record: int) -> int:
+    """Launch by a record. Returns the result, `NEXT`, or 0 with an exception."""
+    if not walk_steps(s, record + BEFORE):
+        return differs(s)
     if not _take(i64[record + OUTER_ACQUIRE]):
         return _failed(s)
-    if not _walk(s, record + i64[record + LOCKED]):
+    if not walk_steps(s, record + i64[record + LOCKED]):
         _give(i64[record + OUTER_RELEASE])
-        return _differs(s)
+        return differs(s)
     if not _take(i64[record + ACQUIRE]):
         _give(i64[record + OUTER_RELEASE])
         return _failed(s)
-    if not _holds(record):  # Other threads may have changed the state while this thread waited for the locks.
+    if not holds(record):  # Other threads may have changed the state while this thread waited for the locks.
         _give(i64[record + RELEASE])
         _give(i64[record + OUTER_RELEASE])
-        return _differs(s)
+        return differs(s)
     thread = python.PyEval_SaveThread()
     call(i64[record + FUNCTION], block, i64[record + CONTEXT])
     python.PyEval_RestoreThread(thread)
-    good = _walk(s, record + i64[record + AFTER])
+    good = walk_steps(s, record + i64[record + AFTER])
     _give(i64[record + RELEASE])
     _give(i64[record + OUTER_RELEASE])
     drop(s)
@@ -73,13 +73,13 @@ def _launched(s: int, block: int, record: int) -> int:
     return i64[s + RESULT]
 
 
-def _differs(s: int) -> int:
+def differs(s: int) -> int:
     """Go on to the next record: clear errors, and return 0 for interrupts."""
     drop(s)
     if python.PyErr_Occurred() != 0 and python.PyErr_ExceptionMatches(linked.py_exception) == 0:
         return 0
     python.PyErr_Clear()
-    return _NEXT
+    return NEXT
 
 
 def _failed(s: int) -> int:
@@ -88,7 +88,7 @@ def _failed(s: int) -> int:
     return 0
 
 
-def _walk(s: int, first: int) -> bool:
+def walk_steps(s: int, first: int) -> bool:
     """Run the steps of a list. Return whether all succeeded."""
     step = first
     while i64[step] != 0:
@@ -98,7 +98,7 @@ def _walk(s: int, first: int) -> bool:
     return True
 
 
-def _holds(record: int) -> bool:
+def holds(record: int) -> bool:
     """Return whether the epoch of a record is the current one, and as many `validity.suspend` calls are open as for the record."""
     return i64[linked.sg_validity] == i64[record + EPOCH] and i64[linked.sg_validity + 8] == i64[record + SUSPENSIONS]
 

@@ -17,14 +17,14 @@ from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.llvmgen.word_functions import functions_of, source, translate
 from spirograd.runtime import builtins
 from spirograd.runtime.generations import tick
-from spirograd.runtime.native import cursor_code, launch_code, state, step_code
+from spirograd.runtime.native import cursor_code, launch_code, reverse_code, state, step_code
 from spirograd.runtime.native.launch_preparation import Prepared
 
 # A function of the arguments of a call, as a tuple: launches and returns the result, or does nothing and returns NotImplemented.
 Launch = Callable[[tuple[object, ...]], object]
 
-_MODULES = (state, step_code, cursor_code, launch_code)
-_EXPORTS = {name: f"sg_{name}" for name in ("launch", *functions_of(step_code), *functions_of(cursor_code))}
+_MODULES = (state, step_code, cursor_code, launch_code, reverse_code)
+_EXPORTS = {name: f"sg_{name}" for name in ("launch", "reverse", *functions_of(step_code), *functions_of(cursor_code))}
 _END = bytes(8)  # A record of no bytes.
 _lock = threading.Lock()
 _code: list[Code | None] = []
@@ -34,10 +34,11 @@ logger = logging.getLogger("spirograd")
 
 @dataclass(slots=True, eq=False)
 class Code:
-    """The linked code. ``steps``: addresses, by name."""
+    """The linked code. ``steps``: addresses, by name. ``reverse``: see `reverse_code`; returns None or NotImplemented."""
 
     steps: dict[str, int]
     method: builtins.Method
+    reverse: Callable[[int], object]
     library: Library
 
     def function(self, records: Sequence[Prepared], kept: object = None) -> Launch:
@@ -81,4 +82,5 @@ def _build(cache: CodeCache | None) -> Code | None:
         logger.warning(f"all launches go through Python, which takes some microseconds more: {error}")
         return None
     addresses = {name: library.addresses[symbol] for name, symbol in _EXPORTS.items()}
-    return Code(addresses, builtins.Method(b"launch", addresses["launch"], builtins.METH_O), library)
+    launch, reverse = (builtins.Method(name.encode(), addresses[name], builtins.METH_O) for name in ("launch", "reverse"))
+    return Code(addresses, launch, reverse.function(reverse), library)

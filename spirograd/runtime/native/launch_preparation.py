@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spirograd.base.arguments import FixedLaunch, Write
 from spirograd.base.arrays import Array
 from spirograd.base.artifact import NARROW, CompiledKernel, DisjointArray, Slot
 from spirograd.base.dtypes import DType
@@ -33,6 +34,8 @@ _I64_MOST = 2**63 - 1
 _Step = tuple[str, int, int, int]
 # Steps that need no current object.
 _FIRST = ("argument", "given", "item", "names", "words")
+# Steps whose outcome depends on nothing but the arguments of the call, where these are the same objects or equal integers.
+_LASTING = ("argument", "given", "same", "integer32", "integer64", "boolean", "names", "words", "known_span", "overlap", "number")
 # The destination of scalars that the kernel does not use.
 _NOWHERE = MOST_BLOCK_BYTES - 8
 
@@ -41,13 +44,15 @@ _NOWHERE = MOST_BLOCK_BYTES - 8
 class Prepared:
     """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
 
-    ``about``: equal for records of the same calls.
+    ``about``: equal for records of the same calls. ``fixed``: for launches whose argument block is the same in all calls with the same
+    objects and integers, and which do nothing but write to memory.
     """
 
     number: int
     record: bytes
     objects: tuple[object, ...]
     about: tuple[object, ...]
+    fixed: FixedLaunch | None
 
 
 class LaunchSteps:
@@ -78,6 +83,8 @@ class LaunchSteps:
         self._scalars_kept: set[int] = set()
         self._extents_kept: set[tuple[int, int]] = set()
         self._kernel = kernel
+        self._writes: list[Write] = []
+        self._number: tuple[Callable[[], int], bool] | None = None  # what numbers launches, and whether the kernel reads the number
         self._codes = steps
         self._block = block
         self._steps: list[_Step] = []
@@ -281,6 +288,7 @@ class LaunchSteps:
         assert self._kernel is not None
         places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
         steps = self._steps if accept is None else self._locked
+        self._number = next_number, bool(places)
         steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
         if accept is not None:
             steps.append(("ask", self._named(accept), 0, 0))
@@ -299,6 +307,7 @@ class LaunchSteps:
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
         """Record that the launch writes this part of an allocation."""
+        self._writes.append((generations, part))
         self._after.append(("tick", self._named(part), self._named(generations), 0))
 
     def advanced(self, step: StepKind) -> None:
@@ -337,7 +346,15 @@ class LaunchSteps:
         words = (block_at + nbytes, of.number, suspensions, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
         record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
-        return Prepared(self._record.number, record, (*self._objects, *keep), about)
+        fixed = None if outer is not None or lock is not None else self._fixed()
+        return Prepared(self._record.number, record, (*self._objects, *keep), about, fixed)
+
+    def _fixed(self) -> FixedLaunch | None:
+        """Return the launch by an argument block that lasts, if it has one."""
+        lasts = all(name in _LASTING for name, *_ in self._steps) and all(name == "tick" for name, *_ in self._after)
+        if not lasts or self._locked or self._number is None or self._number[1]:
+            return None
+        return FixedLaunch(len(self._block), self._number[0], self._writes)
 
     def _methods(self, lock: Lock) -> tuple[int, int]:
         return self._named(lock.acquire), self._named(lock.release)

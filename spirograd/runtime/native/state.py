@@ -36,6 +36,7 @@ python = Functions(
     PyEval_SaveThread="ptr ()",
     PyFloat_AsDouble="double (ptr)",
     PyList_Append="i32 (ptr, ptr)",
+    PyList_GetItem="ptr (ptr, i64)",
     PyLong_AsLongLong="i64 (ptr)",
     PyObject_CallFunctionObjArgs="ptr (ptr, ...)",
     PyObject_CallNoArgs="ptr (ptr)",
@@ -91,3 +92,13 @@ def drop(s: int) -> None:
     i64[s + BUFFERS] = 0
     for k in range(buffers):
         python.PyBuffer_Release(s + HELD_BUFFERS + BUFFER_BYTES * k)
+
+
+def set_tick(dictionary: int, key: int) -> bool:
+    """Return whether the item of a dictionary became the next number of a write."""
+    tick = python.PyObject_CallNoArgs(linked.sg_next)
+    if tick == 0:
+        return False
+    status = python.PyDict_SetItem(dictionary, key, tick)
+    python.Py_DecRef(tick)
+    return status == 0

@@ -25,6 +25,7 @@ from spirograd.runtime.native.state import (
     hold,
     linked,
     python,
+    set_tick,
 )
 
 # PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS; the offsets in a Py_buffer, after the address of the elements.
@@ -62,16 +63,6 @@ def _read_float(s: int) -> bool:
         return False
     f64[s + NUMBER] = python.PyFloat_AsDouble(current)
     return _is_fine()
-
-
-def _set_tick(dictionary: int, key: int) -> bool:
-    """Return whether the item of a dictionary became the next number of a write."""
-    tick = python.PyObject_CallNoArgs(linked.sg_next)
-    if tick == 0:
-        return False
-    status = python.PyDict_SetItem(dictionary, key, tick)
-    python.Py_DecRef(tick)
-    return status == 0
 
 
 # --- the current object ------------------------------------------------------------------------------------------------------
@@ -327,9 +318,9 @@ def called(s: int, a: int, b: int, c: int) -> bool:
 
 def tick(s: int, a: int, b: int, c: int) -> bool:
     """Set item a of the dictionary b to the next number of a write."""
-    return _set_tick(b, a)
+    return set_tick(b, a)
 
 
 def tick_held(s: int, a: int, b: int, c: int) -> bool:
     """Set an item like `tick`, in the dictionary that is held as number b."""
-    return _set_tick(i64[s + HELD_OBJECTS + 8 * b], a)
+    return set_tick(i64[s + HELD_OBJECTS + 8 * b], a)
