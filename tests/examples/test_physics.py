@@ -1,0 +1,68 @@
+"""The examples that find parameters of simulations: values and gradients are those of an implementation in NumPy, in f64.
+
+Derivatives of the latter are imaginary parts: f(x + ih) = f(x) + ih f'(x), which is exact to the last digits for a tiny h."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = pytest.mark.needs("matplotlib", "rich")
+TINY = 1e-30
+# In f64; a driver that runs on a CPU takes seconds for each.
+on_each = pytest.mark.parametrize("arch", ["cpu", pytest.param("vulkan", marks=pytest.mark.long)], indirect=True)
+
+
+def example(name, monkeypatch):
+    """The names of an example, whose `main` does not run."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return SimpleNamespace(**runpy.run_path(str(EXAMPLES / f"{name}.py")))
+
+
+def cloth_in_numpy(cloth, constants, n, frames, apart):
+    """The markers of all frames, with the triangles as lists of points."""
+    stiffness, viscosity, drag = constants
+    at = np.arange(n * n).reshape(n, n)
+    corners = [(at[:-1, :-1], at[1:, :-1], at[:-1, 1:]), (at[1:, 1:], at[:-1, 1:], at[1:, :-1])]
+    triangles = np.concatenate([np.stack(c, -1).reshape(-1, 3) for c in corners])
+    h = cloth.SIDE / (n - 1)
+    rest = h * np.stack(np.divmod(np.arange(n * n), n), 1)
+    inverse = np.linalg.inv(np.stack([rest[triangles[:, k]] - rest[triangles[:, 0]] for k in (1, 2)], 2))
+    lame = stiffness / (1 - cloth.POISSON**2) * np.array([cloth.POISSON, (1 - cloth.POISSON) / 2])
+    mass, dt = cloth.DENSITY * cloth.SIDE**2 / n**2, 0.006 * h
+    x = np.stack([rest[:, 0], 0 * rest[:, 0], rest[:, 1]], 1) + 0j
+    v, seen = np.zeros_like(x), []
+    free = ~np.isin(np.arange(n * n), (at[0, 0], at[-1, 0]))[:, None]
+    for step in range(frames * apart):
+        F, rate = (np.stack([y[triangles[:, k]] - y[triangles[:, 0]] for k in (1, 2)], 2) @ inverse for y in (x, v))
+        strain = (F.swapaxes(1, 2) @ F - np.eye(2)) / 2
+        strain_rate = (F.swapaxes(1, 2) @ rate + rate.swapaxes(1, 2) @ F) / 2
+        stress = lame[0] * strain.trace(axis1=1, axis2=2)[:, None, None] * np.eye(2) + 2 * lame[1] * strain + 2 * viscosity * strain_rate
+        pull = -(h**2) / 2 * F @ stress @ inverse.swapaxes(1, 2)
+        force = np.array([0, -cloth.GRAVITY * mass, 0]) - drag * h**2 * v
+        np.add.at(force, triangles, np.stack([-pull.sum(2), pull[:, :, 0], pull[:, :, 1]], 1))
+        v = v + dt / mass * force * free
+        x = x + dt * v
+        if step % apart == apart - 1:
+            seen.append(x.reshape(n, n, 3)[::3, ::3])
+    return np.array(seen)
+
+
+@on_each
+def test_cloth(arch, monkeypatch):
+    sg.init(arch=arch, default_fp=sg.f64)
+    cloth, sizes = example("cloth", monkeypatch), (4, 2, 25)
+    fabric = cloth.Cloth(*sizes, sg.f64)
+    at = np.array([0.3, -0.2, 0.5])
+    film, pullback = fabric.simulate.vjp(at)
+    weights = np.random.default_rng(0).normal(size=film.shape)
+    expected = [cloth_in_numpy(cloth, cloth.GUESS * np.exp(at + TINY * 1j * along), *sizes) for along in np.eye(3)]
+    np.testing.assert_allclose(film, expected[0].real, atol=1e-12)
+    np.testing.assert_allclose(pullback(weights)[0], [(weights * e.imag).sum() / TINY for e in expected], rtol=1e-6)
