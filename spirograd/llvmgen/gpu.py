@@ -89,8 +89,9 @@ class Dialect:
     `COMBINE`, given whether it is signed. ``barrier``, which has no result: waits for the workgroup. ``subgroup_barrier``: for the
     subgroup. ``has_members``: whether operations of subgroups name the lanes that take part, see `GpuEmitter.members`. ``clock``: an i64
     counter. ``matrix_load``, ``matrix_product``: the entries of these operations, typed. ``matrix_store`` has no result. ``rsqrt``: of f32,
-    accurate to two units in the last place, given whether the argument is surely not subnormal. ``anchor``: a value of some type, that LLVM
-    computes here, and not later; None: it needs no anchors.
+    accurate to two units in the last place, given whether the argument is surely not subnormal. ``divide``: the entry of quotients of f32
+    with fast math, ``root``: of square roots of f32; None: those of LLVM. ``anchor``: a value of some type, that LLVM computes here, not
+    later; None: it needs no anchors.
     """
 
     calling_convention: str
@@ -116,6 +117,8 @@ class Dialect:
     matrix_store: Callable[[GpuEmitter, Op], None]
     matrix_product: Callable[[GpuEmitter, Op], list[str]]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
+    divide: Callable[[GpuEmitter, Op], str] | None = None
+    root: Callable[[GpuEmitter, Op], str] | None = None
     anchor: Callable[[GpuEmitter, str, str], str] | None = None
     stack_space: int = 0
     atomic_metadata: str = ""
@@ -425,6 +428,20 @@ def _rsqrt(e: GpuEmitter, op: Op) -> None:
         emit_scalar.emit_rsqrt(e, op)
 
 
+def _div(e: GpuEmitter, op: Op) -> None:
+    if op.type is f32 and e.module.options.fast_math and e.dialect.divide is not None and not e.exchanges:
+        e.env[op] = e.dialect.divide(e, op)
+    else:
+        OP_MAP[ops.div](e, op)
+
+
+def _sqrt(e: GpuEmitter, op: Op) -> None:
+    if op.type is f32 and e.dialect.root is not None and not e.exchanges:
+        e.env[op] = e.dialect.root(e, op)
+    else:
+        OP_MAP[ops.sqrt](e, op)
+
+
 def _fma(e: GpuEmitter, op: Op) -> None:
     """Emit a sum between exchanges in place. LLVM keeps the order of exchanges, and computes all else as late as possible: each value that
     lanes read of each other would be in a register of its own until then."""
@@ -456,6 +473,8 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.for_: _for,
     ops.while_: _while,
     ops.claim: _claim,
+    ops.div: _div,
+    ops.sqrt: _sqrt,
     ops.rsqrt: _rsqrt,
     ops.fma: _fma,
     ops.workgroup_barrier: _barrier,

@@ -125,6 +125,13 @@ class ModuleText:
             self.declarations[name] = f"declare {result} @{name}({params}){attributes}"
         return f"@{name}"
 
+    def define(self, name: str, text: str) -> str:
+        """Define function ``name`` by its ``text`` once. Return it as an operand of `call`."""
+        if name not in self.names:
+            self.names.add(name)
+            self.functions.append(text)
+        return f"@{name}"
+
     def shared(self, name: str, kind: str) -> str:
         """Declare once a variable of type ``kind`` that a workgroup shares. Return it as an operand."""
         self.variables.setdefault(f"@{symbol(name)}", f"internal addrspace(3) global {kind} undef, align 16")

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
-from spirograd.llvmgen import ptx_matrices
+from spirograd.llvmgen import ptx_arithmetic, ptx_matrices
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, emitted, optimise, parse
 
@@ -138,6 +138,8 @@ NVPTX = Dialect(
     matrix_product=ptx_matrices.product,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
+    divide=ptx_arithmetic.divide,
+    root=ptx_arithmetic.root,
     anchor=_anchor,
     has_members=True,
 )
