@@ -26,6 +26,7 @@ LEARN = {
 SAID = {
     "beam": r"-> 287\.3290 in 5 steps",  # The same problem with SciPy's direct solver: 287.329043.
     "cloth": r"stiffness .*: found 150\.?\d*, true 150",
+    "blobs": r"differ from the true ones by at most \d\.\de-0[3-9]",
 }
 
 
@@ -40,8 +41,8 @@ def arguments(path: Path, arch: str, folder: Path) -> tuple[list[str], Path]:
 
 def marks(name: str, arch: str) -> list[pytest.MarkDecorator]:
     """Those with gradients run on the CPU by day: a driver that runs on a CPU takes seconds for each. `cloth` runs its 400 steps a hundred
-    times; by day, test_physics.py has some of them."""
-    return [pytest.mark.long] if name == "cloth" or (arch == "vulkan" and name in (*LEARN[arch], *SAID)) else []
+    times, and `blobs` renders fifty times; by day, test_physics.py has less of both."""
+    return [pytest.mark.long] if name in ("cloth", "blobs") or (arch == "vulkan" and name in (*LEARN[arch], *SAID)) else []
 
 
 RUNS = [pytest.param(path, arch, marks=marks(path.stem, arch), id=f"{path.stem}-{arch}") for path in EXAMPLES for arch in LEARN]

@@ -66,3 +66,31 @@ def test_cloth(arch, monkeypatch):
     expected = [cloth_in_numpy(cloth, cloth.GUESS * np.exp(at + TINY * 1j * along), *sizes) for along in np.eye(3)]
     np.testing.assert_allclose(film, expected[0].real, atol=1e-12)
     np.testing.assert_allclose(pullback(weights)[0], [(weights * e.imag).sum() / TINY for e in expected], rtol=1e-6)
+
+
+@on_each
+def test_blobs(arch, monkeypatch):
+    """One ball: where a ray hits it, or how close it passes, has a formula."""
+    sg.init(arch=arch, default_fp=sg.f64)
+    blobs, size, place = example("blobs", monkeypatch), 6, np.array([0.05, -0.1, 0.15, 0.5])
+    scene = blobs.Scene([place], 2, size, sg.f64)
+    picture, pullback = sg.ad.program(scene.render, inputs=scene.balls, outputs=scene.picture).vjp([place])
+
+    def drawn(ball):
+        x, y = np.meshgrid((2 * np.arange(size) + 1) / size - 1, (2 * np.arange(size) + 1) / size - 1, indexing="ij")
+        found = []
+        for angle in 2.1 * np.arange(2):
+            right, out = np.array([np.cos(angle), 0, -np.sin(angle)]), np.array([np.sin(angle), 0, np.cos(angle)])
+            away = x[..., None] * right + y[..., None] * [0, 1, 0] - (ball[:3] - ball[:3] @ out * out)
+            square = (away**2).sum(-1)
+            hit = square.real < ball[3].real ** 2
+            depth = np.sqrt(np.where(hit, ball[3] ** 2 - square, 1))
+            normal = np.where(hit[..., None], (away + depth[..., None] * out) / ball[3], away / np.sqrt(square)[..., None])
+            distance = np.where(hit, 0, np.sqrt(square) - ball[3])
+            found.append((0.5 + 0.5 * normal @ np.array(blobs.LIGHT)) * np.exp(-((distance / blobs.HALO) ** 2)))
+        return np.array(found)
+
+    weights = np.random.default_rng(0).normal(size=picture.shape)
+    np.testing.assert_allclose(picture, drawn(place.astype(complex)).real, atol=1e-7)
+    expected = [(weights * drawn(place + TINY * 1j * along).imag).sum() / TINY for along in np.eye(4)]
+    np.testing.assert_allclose(np.ravel(pullback(weights)[0]), expected, rtol=1e-5)
