@@ -94,3 +94,45 @@ def test_blobs(arch, monkeypatch):
     np.testing.assert_allclose(picture, drawn(place.astype(complex)).real, atol=1e-7)
     expected = [(weights * drawn(place + TINY * 1j * along).imag).sum() / TINY for along in np.eye(4)]
     np.testing.assert_allclose(np.ravel(pullback(weights)[0]), expected, rtol=1e-5)
+
+
+def smoke_in_numpy(smoke, wind, begin, steps):
+    """The smoke after some steps, and velocities before the pressure of the last one: with rolled arrays instead of loops."""
+    n, coarse = len(begin), smoke.COARSE
+
+    def sample(values, x, y):
+        i, j = (np.floor(a.real).astype(int) for a in (x, y))
+        fx, fy = x - i, y - j
+        size = len(values)
+        corners = {(a, b): values[(i + a) % size, (j + b) % size] for a in (0, 1) for b in (0, 1)}
+        return sum(c * (fx if a else 1 - fx) * (fy if b else 1 - fy) for (a, b), c in corners.items())
+
+    x, y = np.mgrid[:n, :n].astype(float)
+    v, dye = np.zeros((2, n, n), complex), begin.astype(complex)
+    for step in range(steps):
+        here = x - v[0], y - v[1]
+        blown = [sample(wind[step // smoke.PERIOD, :, :, k], x * coarse / n, y * coarse / n) for k in (0, 1)]
+        carried = np.array([sample(v[k], *here) + blown[k] for k in (0, 1)])
+        dye, p = sample(dye, *here), np.zeros((n, n))
+        divergence = sum(np.roll(carried[k], -1, k) - np.roll(carried[k], 1, k) for k in (0, 1)) / 2
+        for _ in range(smoke.SWEEPS):
+            p = (sum(np.roll(p, by, k) for by in (1, -1) for k in (0, 1)) - divergence) / 4
+        v = carried - np.array([np.roll(p, -1, k) - np.roll(p, 1, k) for k in (0, 1)]) / 2
+    return dye
+
+
+@on_each
+def test_smoke(arch, monkeypatch):
+    """The gradient of the loss with checkpoints, along three directions."""
+    sg.init(arch=arch, default_fp=sg.f64)
+    smoke, (n, steps) = example("smoke", monkeypatch), (12, 12)
+    rng = np.random.default_rng(0)
+    begin, target, wind = smoke.shape(n, 0, 0.25), smoke.shape(n, 5, 0.24), rng.normal(0, 0.1, (2, smoke.COARSE, smoke.COARSE, 2))
+    fluid = smoke.Smoke(n, steps, begin, target, sg.f64)
+    fluid.wind.from_numpy(wind)
+    assert fluid.evaluate(checkpoints=4).memory_report().repetitions.repeated > 0
+    losses, directions = [], rng.normal(size=(3, *wind.shape))
+    for along in directions:
+        losses.append(((smoke_in_numpy(smoke, wind + TINY * 1j * along, begin, steps) - target) ** 2).mean())
+    np.testing.assert_allclose(fluid.loss[None], losses[0].real, rtol=1e-10)
+    np.testing.assert_allclose((fluid.wind.grad.to_numpy() * directions).sum((1, 2, 3, 4)), np.imag(losses) / TINY, rtol=1e-7)
