@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import needs
 import numpy as np
 import pytest
 
 from spirograd.base.dtypes import f32, f64
 
-sparse = pytest.importorskip("scipy.sparse")
+scipy = needs.package("scipy")
 
 _SYMMETRIC = [[4, 1, 0], [1, 5, 2], [0, 2, 6]]
 # name -> entries, and the difference across the diagonal that is reported
@@ -28,7 +29,7 @@ def test_the_lower_triangle_is_mirrored(dtype) -> None:
 
     for name, (entries, difference) in _CASES.items():
         dense = np.array(entries, np.float64)
-        mirrored, asymmetry = _mirrored(sparse.csc_array(dense), dtype)
+        mirrored, asymmetry = _mirrored(scipy.sparse.csc_array(dense), dtype)
         expected = np.tril(dense) + np.tril(dense, -1).T
         np.testing.assert_array_equal(mirrored.toarray(), expected, name)
         assert asymmetry == difference, name
@@ -39,7 +40,7 @@ def test_stored_zeros_are_dropped() -> None:
     """A zero above the diagonal is no entry of an upper triangle, and the factors of a matrix do not depend on zeros that it stores."""
     from spirograd.linalg.sparse_solver import _mirrored
 
-    held = sparse.csc_array(([4.0, 1.0, 0.0, 5.0], ([0, 1, 0, 1], [0, 0, 1, 1])), (2, 2))
+    held = scipy.sparse.csc_array(([4.0, 1.0, 0.0, 5.0], ([0, 1, 0, 1], [0, 0, 1, 1])), (2, 2))
     mirrored, asymmetry = _mirrored(held, f64)
     np.testing.assert_array_equal(mirrored.toarray(), [[4, 1], [1, 5]])
     assert asymmetry == 0.0

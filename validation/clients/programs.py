@@ -111,7 +111,7 @@ CLIENTS = (
     Client("two fluids by fractions of volume, 2-D", "taichi-2d-vof", "2dvof.py"),
     Client("animation of a course", "taichiCourse01_HW5", "stg.py"),
     Client("cloth of springs, 3-D", "mass-spring", "mass_spring_3d_ggui.py"),
-    Client("grains, aimed by gradients", "ad-experiment", "diff-dem.py"),
+    Client("grains, aimed by gradients", "ad-experiment", "diff-dem.py", deliberate=("001 line*.grad",)),  # of the loss
     Client("grains of a tutorial", "taichi_dem_tutorial", "answer/dem-step-4a.py"),
     Client("MPM in 88 lines", "taichi_houdini", "Libs/python/mpm88.py"),
 )
