@@ -67,6 +67,7 @@ def compile_for_run(
         c.functions[function.name] = c.region(function.body)
     _, steps, _ = c.region(kernel.body)
     special = {kind: c.block.get((kind, 0, 0, "primal")) for kind in ("fault", "print", "launch")}
+    temporaries = c.block.get(("temps", 0, 0, "primal"))
 
     def run(block: bytes | bytearray, memory: AddressSpace) -> None:
         data = bytes(block)
@@ -83,8 +84,14 @@ def compile_for_run(
         with np.errstate(all="ignore"):
             for prepare in c.prologue:
                 prepare(env, data, memory)
-            with deep_recursion() if c.recursive else nullcontext():
-                for step in steps:
-                    step(env)
+            try:
+                with deep_recursion() if c.recursive else nullcontext():
+                    for step in steps:
+                        step(env)
+            except BaseException:
+                # Some temporaries are zero between launches, such as exact sums: what an interrupted launch left there is dropped.
+                if temporaries is not None:
+                    resolve(memory, data, temporaries)[:] = 0
+                raise
 
     return Program(run, c.faults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -328,3 +329,36 @@ def test_explain(deterministic: str) -> None:
     text = scatter.explain(np.zeros((1, 1), np.float32), np.zeros(1, np.float32), np.zeros(3, np.float32), np.zeros(3, np.int32))
     if deterministic != "interpreter":
         assert "deterministic, adds to `w`, `x` exactly, as integers" in text
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers of signals on Windows")
+def test_interrupted_launches_leave_no_terms() -> None:
+    """A sum that was left unfinished is no part of the next one."""
+    need("interpreter")
+    sg.init(arch=sg.interpreter, deterministic=True)
+    x = sg.field(sg.f32, 3)
+
+    @sg.kernel
+    def scatter(n: sg.i32):
+        for i in range(n):
+            s = 0.0
+            for k in range(30):
+                s += sg.sin(0.1 * k + i)
+            x[i % 3] += s
+
+    scatter(3)
+    expected = x.to_numpy()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            scatter(100_000)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    x.fill(0)
+    scatter(3)
+    np.testing.assert_array_equal(x.to_numpy(), expected)
