@@ -88,7 +88,7 @@ class Cloth:
         fit, losses, found = sg.optim.LevenbergMarquardt(self.simulate, max_iter=1), [], [np.array(GUESS)]
         while len(losses) < 2 or losses[-1] < 0.999 * losses[-2]:
             losses.append(fit.step())
-            found.append(GUESS * np.exp(self.unknown.to_numpy()))
+            found.append(np.multiply(GUESS, np.exp(self.unknown.to_numpy())))
         return np.array(found), [*losses, fit.loss]
 
 

@@ -110,9 +110,10 @@ def main():
     smoke = Smoke(n, steps, shape(n, 0, 0.25), shape(n, 5, 0.24))
     plain = smoke.evaluate().memory_report()
     gradient = smoke.wind.grad.to_numpy()
-    few = smoke.evaluate(memory_GB=memory_GB).memory_report()
+    repetitions = smoke.evaluate(memory_GB=memory_GB).memory_report().repetitions
+    assert repetitions is not None, "the tape fits into the memory without checkpoints"
     same = "the same" if np.array_equal(smoke.wind.grad.to_numpy(), gradient) else "other"
-    print(f"a tape saves {plain.total:,} bytes, one with checkpoints {few.repetitions.peak:,} at most: {same} gradients")
+    print(f"a tape saves {plain.total:,} bytes, one with checkpoints {repetitions.peak:,} at most: {same} gradients")
 
     def evaluate():
         smoke.evaluate(memory_GB=memory_GB)

@@ -6,7 +6,8 @@ from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import AdstackInfo
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, Op, TempKind, TempRef
+from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, Op, TempRef
+from spirograd.ir.temp_kinds import TempKind
 
 # The array argument (i32) with the capacities of adstacks by number, of kernels that compute or read them on the device.
 SIZES = ArrayArg("%sizes", i32, 1)

@@ -23,7 +23,8 @@ from spirograd.base.sizes.size_nodes import (
 )
 from spirograd.ir import ops
 from spirograd.ir.addresses import SIZES, cell_offset, component_number
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.temp_kinds import TempKind
 
 
 def extent_of(update: Op, around: Sequence[Op]) -> Size | None:

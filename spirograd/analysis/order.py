@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, TempRef, ref_of
+from spirograd.ir.temp_kinds import TempKind
 
 _PREFIX = "limbs_of_"  # of the names of temporaries that hold superaccumulators
 

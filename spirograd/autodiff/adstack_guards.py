@@ -16,8 +16,9 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempKind, TempRef
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempRef
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.temp_kinds import TempKind
 
 # Bytes of adstacks below which counting does not pay, because the heap is never smaller.
 _SMALL = 1 << 20

@@ -15,7 +15,8 @@ from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempKind
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region
+from spirograd.ir.temp_kinds import TempKind
 
 _PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
 

@@ -19,7 +19,8 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, SharedRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, SharedRef, TempRef, ref_of
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 

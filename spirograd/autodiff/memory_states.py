@@ -9,8 +9,9 @@ from spirograd.autodiff.derivative import PrimalAccess, Residual, Slice
 from spirograd.autodiff.residuals import Conflict, not_final, outer_key, residuals, too_late
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.temp_kinds import TempKind
 
 _OUTER = (FieldRef, ArrayRef)
 

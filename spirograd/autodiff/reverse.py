@@ -3,8 +3,7 @@
 Each region is walked twice. The forward sweep (`sweep`) recomputes the values that derivatives need. The reverse sweep, in this module,
 walks the region backwards, with the adjoint of each value as an SSA value. Loops save their loop-carried values in the forward sweep. Their
 reverse is a loop over the iterations backwards, each of which is swept forwards from the saved values, then backwards. An adstack therefore
-serves one level of a nest, and inner adstacks are reused in each iteration of the outer loop: memory grows with the sum of the trip counts,
-not with their product.
+serves one level of a nest, and inner ones are reused in each outer iteration: memory grows with the sum of trip counts, not their product.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, SharedRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, ScalarArg, SharedRef, TempRef, ref_of
+from spirograd.ir.temp_kinds import TempKind
 
 
 @dataclass(slots=True)

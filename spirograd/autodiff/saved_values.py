@@ -15,8 +15,9 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Add, Max, Mul, Size, Sub
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.ir.threaded import LOOPS, Cell, Threaded
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce

@@ -20,8 +20,9 @@ from spirograd.base.sizes.simplify_sizes import simplify as simplified
 from spirograd.base.sizes.size_nodes import Max, MaxOver, Size, needs_memory, walk
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, Op, Ref, Region, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, Op, Ref, Region, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.transforms.lowering.exact_extrema import exact, is_rounded
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify

@@ -14,7 +14,8 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, LoopAttr, Op, Region, SharedRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, LoopAttr, Op, Region, SharedRef, TempRef, ref_of
+from spirograd.ir.temp_kinds import TempKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from spirograd.autodiff.sweep import capacity_of
 from spirograd.autodiff.unread_arrays import without_unread_arrays
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 

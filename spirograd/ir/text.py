@@ -41,11 +41,11 @@ from spirograd.ir.nodes import (
     ScalarArg,
     SharedRef,
     TaskAttr,
-    TempKind,
     TempRef,
     Term,
     accesses_of,
 )
+from spirograd.ir.temp_kinds import TempKind
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

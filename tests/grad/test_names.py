@@ -11,7 +11,7 @@ import pytest
 import spirograd as sg
 from spirograd.base.adstack_layout import AdstackWord
 from spirograd.ir import ops
-from spirograd.ir.nodes import TempKind
+from spirograd.ir.temp_kinds import TempKind
 
 pytestmark = pytest.mark.vulkan_or_wgpu
 

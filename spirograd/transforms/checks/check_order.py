@@ -7,7 +7,8 @@ from pathlib import Path
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.ir import ops
-from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, SharedRef, TempKind, TempRef, accesses_of, ref_of
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, SharedRef, TempRef, accesses_of, ref_of
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.transforms.pass_context import PassContext
 
 _PACKAGE = Path(__file__).resolve().parents[2]

@@ -14,8 +14,9 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TaskAttr, TempKind, TempRef
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TaskAttr, TempRef
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.transforms.checks.check_order import is_sum
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.superaccumulators import Format, Limbs, Range, format_of, new_range

@@ -20,7 +20,8 @@ from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32, u64
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import Op, TempKind, TempRef
+from spirograd.ir.nodes import Op, TempRef
+from spirograd.ir.temp_kinds import TempKind
 
 _PART = 32  # bits of a part of a term
 # A limb of f32 carries to another one when it leaves a range of this size: large beside terms, small beside a limb.

@@ -16,8 +16,9 @@ from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Arg, Max
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef, ref_of
 from spirograd.ir.spec import verify
+from spirograd.ir.temp_kinds import TempKind
 from spirograd.transforms.pass_context import PassContext
 
 CTX = PassContext(Capabilities("cpu"), CompileOptions())
