@@ -19,6 +19,7 @@ _LIMITS = (
     ("must only be called from uniform control flow", "Tint takes loops of groups for not uniform"),
     ("unhandled instruction with opcode 225", "WGSL has no memory barriers, which locks of atomics need"),
     ("binds one array twice", "WebGPU binds an array once"),
+    ("maximum parser recursive depth", "naga's WGSL nests expressions deeper than Tint parses"),
 )
 
 

@@ -43,7 +43,7 @@ class Dawn(Emulator):
         self.info = DeviceInfo("wgpu", host.adapter, host.driver)
         caps = PROFILES["browser"].on("wgpu")
         assert caps is not None
-        self.caps = replace(caps, coarse_sines="SwiftShader" in host.adapter, cpu_driver=True)
+        self.caps = replace(caps, coarse_sines="swiftshader" in host.adapter.lower(), cpu_driver=True)
         self.memory = Memory(capacity)
         self._sizes: dict[int, int] = {}
 
