@@ -42,6 +42,8 @@ def main(member: str, arguments: list[str] | None = None) -> None:
         sys.path[0] = ""
         runpy.run_module(options.module[0], run_name="__main__", alter_sys=True)
         return
+    if not Path(options.program).exists():
+        parser.error(f"there is no file {options.program}")
     sys.argv = [options.program, *options.arguments]
     sys.path[0] = str(Path(options.program).resolve().parent)
     runpy.run_path(str(Path(options.program).absolute()), run_name="__main__")  # `__file__` is absolute, as Python has it

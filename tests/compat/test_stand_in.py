@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import spirograd.compat.quadrants as qd
+from spirograd.compat import stand_in
 
 PROGRAM = """
 import os
@@ -108,3 +109,10 @@ def test_functions_that_replace_those_of_logging_get_the_messages(monkeypatch: p
     assert [r.getMessage() for r in caplog.records] == ["one 1", "three"]
     assert qd._logging._get_logging(qd._logging.DEBUG) is qd._logging.debug
     assert qd._logging.WARN == "warn"
+
+
+def test_a_program_that_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_in, "replace", lambda member: None)
+    with pytest.raises(SystemExit) as stopped:
+        stand_in.main("taichi", ["nowhere.py"])
+    assert stopped.value.code == 2 and "there is no file nowhere.py" in capsys.readouterr().err
