@@ -429,7 +429,8 @@ def _rsqrt(e: GpuEmitter, op: Op) -> None:
 
 
 def _div(e: GpuEmitter, op: Op) -> None:
-    if op.type is f32 and e.module.options.fast_math and e.dialect.divide is not None and not e.exchanges:
+    rounded_as_written = op.attr == "exact" or not e.module.options.fast_math
+    if op.type is f32 and not rounded_as_written and e.dialect.divide is not None and not e.exchanges:
         e.env[op] = e.dialect.divide(e, op)
     else:
         OP_MAP[ops.div](e, op)

@@ -77,15 +77,15 @@ declare float @llvm.fma.f32(float, float, float)
 """
 
 
-def emitted(code: OpCode, divisor: float | None = None, **options: bool) -> str:
-    """The module of a task that divides, by a constant or not, or takes roots."""
+def emitted(code: OpCode, divisor: float | None = None, attr: str | None = None, **options: bool) -> str:
+    """The module of a task that divides, by a constant or not, or takes roots. ``attr``: of the operation."""
     x, y = (BufferRef(name, slot, f32) for name, slot in zip("xy", TREES))
 
     def body(b: Builder, i: Op) -> None:
         operands = [b.load(x, i)]
         if code is ops.div:
             operands.append(b.load(y, i) if divisor is None else b.emit(ops.const, attr=divisor, type=f32))
-        b.store(y, i, b.emit(code, *operands))
+        b.store(y, i, b.emit(code, *operands, attr=attr))
 
     caps = PTX["cuda-sm_90"]
     kernel = lower_tasks(kernel_of(loop(body)), PassContext(caps, OPTIONS))
@@ -178,6 +178,7 @@ def test_roots(function, units: int) -> None:
         assert same(function(emitted(ops.sqrt), units)(a, a), np.sqrt(a)).all()
 
 
-def test_without_fast_math_quotients_are_those_of_the_device() -> None:
-    text = emitted(ops.div, fast_math=False)
+@pytest.mark.parametrize(("attr", "fast_math"), [(None, False), ("exact", True)])
+def test_quotients_that_are_rounded_as_written_are_those_of_the_device(attr: str | None, fast_math: bool) -> None:
+    text = emitted(ops.div, attr=attr, fast_math=fast_math)
     assert "fdiv float" in text and "@quotient" not in text
