@@ -60,7 +60,7 @@ def test_scattered_sums_are_exact(deterministic: str, name: str) -> None:
     """Sums are exact until the last rounding (of f64, the last two), so they do not depend on the order. Arrays of several sizes, in turn;
     no iteration; numbers of iterations that are no multiples of anything."""
     if not has_f64(name):
-        pytest.skip("no f64")
+        pytest.skip("this device has no f64")
     dtype, of_numpy = TYPES[name]
     rng, scatter, bits = np.random.default_rng(1), scatter_of(dtype), set()
     few = deterministic == "interpreter"
@@ -102,7 +102,7 @@ def test_special_numbers(deterministic: str) -> None:
 def test_reductions(deterministic: str, name: str) -> None:
     """Sums of a whole loop into a variable, a field and an element of an array that other code fills, of any length, repeated."""
     if not has_f64(name):
-        pytest.skip("no f64")
+        pytest.skip("this device has no f64")
     dtype, of_numpy = TYPES[name]
     few = deterministic == "interpreter"
     n = 999 if few else 200_003
